@@ -20,10 +20,10 @@ import tensorstore_ds as tsds
 from small_stores import VALID, tsds as command
 from stores import store_of
 from tensorstore_ds.annex.editing import rows as rows_module
-from tensorstore_ds.annex.editing.compare import _same
 from tensorstore_ds.annex.editing.expression import Condition
 from tensorstore_ds.annex.editing.rows import Piece, joined_statistics, rows_of, runs_of, shards_of
 from tensorstore_ds.format.kinds import RawImageField
+from tensorstore_ds.format.kinds.base import equal as are_equal
 from tensorstore_ds.format.schema import ArraySpec
 
 CLASSES = ("cat", "dog", "bird")
@@ -690,7 +690,7 @@ def test_values_of_other_shapes_differ_and_unknown_ones_are_equal(tmp_path: Path
         notes = tsds.editing.merge_stores([paths[one], paths[other]], tmp_path / f"{one} {other}.tsds").notes
         assert f"{equal} of them with equal samples" in notes[-1], (one, other)
     for value in ({"bytes": b""}, [0.0, 1.0, 2.0], b"012"):  # as of a kind of field that is not known
-        assert not _same(value, np.arange(3.0)) and not _same(np.arange(3.0), value)
+        assert not are_equal(value, np.arange(3.0)) and not are_equal(np.arange(3.0), value)
 
 
 def test_files_and_their_pixels(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
-from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.imaging.codecs import TURNS
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, decode_jpeg, read_header
 from tensorstore_ds.loading.buffers import BufferPool, pinned
@@ -57,8 +56,8 @@ def check_device_decoding(dataset: Any, device: torch.device | None, options: Ma
         found = ", ".join(dataset.fields) if isinstance(dataset, StoreDataset) else f"a {type(dataset).__name__}"
         raise refusal(name, "a StoreDataset with the field image", found)
     field = dataset.split.fields["image"]
-    if not isinstance(field, EncodedImageField) or field.encoding not in ("jpeg", "source"):
-        found = field.encoding if isinstance(field, EncodedImageField) else "pixels"
+    if field.encoding not in ("jpeg", "source"):
+        found = "pixels" if field.encoding in ("", "raw") else field.encoding
         raise refusal(name, "images of the encoding jpeg or source", found)
     if device is None or device.type != "cuda":
         raise refusal(name, 'an NVIDIA GPU, such as `device="cuda"`', f"device {device}")

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tensorstore_ds import native
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import MaskField, ObjectsField, RaggedImageField, RawImageField
+from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, image_of, of_kind
-from tensorstore_ds.format.kinds.image import EncodedImageField
+from tensorstore_ds.format.kinds.image import PixelField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.augment.arguments import number, visibility
 from tensorstore_ds.loading.augment.objects import place_objects
@@ -25,7 +25,7 @@ from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import plans_of, steps_of
-from tensorstore_ds.loading.fields import gather_field
+from tensorstore_ds.loading.fields import gatherer_of
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
@@ -164,7 +164,7 @@ class Tiles(StoreDataset):
             for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(of_images.cumsum() // _COUNTED)) + 1):
                 images = self._rows_of_images(rows[part])
                 self.split.fetch([name], images)
-                objects: Any = gather_field(self.split, name, images, pool)
+                objects: Any = gatherer_of(self.split.fields[name]).gather(self.split, name, images, pool)
                 counts[part] += place_objects(objects, self.placed(rows[part])).lengths.numpy()
         return counts
 
@@ -182,11 +182,8 @@ class Tiles(StoreDataset):
     def loaded(self) -> Sequence[Loaded]:
         """Rows of the images, and fields that are loaded. A tile reads only a part of each line of pixels."""
         (loaded,) = super().loaded
-        pixels = [
-            name
-            for name in loaded.fields
-            if isinstance(self.split.fields[name], RawImageField | RaggedImageField | MaskField)
-        ]
+        pixels = [*of_kind(self.split.fields, PixelField), *of_kind(self.split.fields, MaskField)]
+        pixels = [name for name in loaded.fields if name in pixels]
         return (loaded._replace(rows=self._image_rows, partly=pixels),)
 
     def placed(self, rows: NDArray[np.int64]) -> Placements:
@@ -291,7 +288,7 @@ def _with_empty(counts: NDArray[np.int64], share: float, seed: int) -> NDArray[n
 def _decoded_whole(split: Split, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return which images cannot be decoded in parts, (n,)."""
     field, column = split.fields["image"], split["image"]
-    if not isinstance(field, EncodedImageField) or field.encoding != "source" or not isinstance(column, RaggedColumn):
+    if field.encoding != "source" or not isinstance(column, RaggedColumn):
         return np.zeros(len(rows), bool)
     usable = ["restarts", "entries"] if native.core is not None else ["restarts"]
     whole: NDArray[np.bool_] = np.ones(len(rows), bool)

@@ -189,7 +189,7 @@ class BlockRows:
             encoded = encode_sample(sample, as_others, on_decode, self._masks, by_parts=self._place is not None)
         self._check_shape(encoded)
         self._check_objects(encoded)
-        sums, is_file = self._sums(encoded, on_decode), isinstance(self.format.fields["image"], EncodedImageField)
+        sums, is_file = self._sums(encoded, on_decode), self.format.fields["image"].encoding != "raw"
         self._take(sample, encoded, replace(sums, images_of={str(channels): 1}) if is_file else sums)
 
     def add_header(self, sample: Sample) -> EncodedSample:
@@ -222,14 +222,14 @@ class BlockRows:
         picture, field, sums = encoded.image, self.format.fields["image"], ImageSums()
         if isinstance(picture, Picture):
             (folder, first_row), row = cast("tuple[Path, int]", self._place), len(self._rows)
-            if isinstance(field, RawImageField):
-                place = raw_path(folder, "image"), (first_row + row) * field.spec.row_nbytes
+            if field.one_shape is not None:
+                place = raw_path(folder, "image"), (first_row + row) * field.arrays[""].row_nbytes
                 sums, encoded.image = write_pixels(encoded, *place, on_decode), None
             else:
                 sums = spool(encoded, folder / "image" / f"large-{first_row + row}", self.format.image, on_decode)
             self.left_out.update(dict.fromkeys(picture.left_out) if self.format.image.color == "auto" else {})
             picture.close()
-        elif encoded.sums is not None and not isinstance(field, RawImageField):
+        elif encoded.sums is not None and field.one_shape is None:
             sums = encoded.sums()
             self.nbytes += memoryview(encoded.image).nbytes
         encoded.sums = None  # with the pixels of a file: a block of files can have very many
@@ -239,13 +239,13 @@ class BlockRows:
         field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.dtype
         if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
             expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
-        elif isinstance(field, RaggedImageField):
+        elif field.encoding == "raw" and field.one_shape is None:
             check_pixels(encoded.key, shape, self.format.image)
             if dtype == field.dtype and shape[2] == self.format.channels:
                 return
             expected, actual = f"{self.format.channels} x {field.dtype}", f"{shape[2]} x {dtype}"
-        elif isinstance(field, ArrayField) and (field.spec.shape != shape or dtype != field.spec.dtype):
-            expected = f"{'x'.join(map(str, field.spec.shape))} {field.spec.dtype}"
+        elif field.one_shape is not None and (field.one_shape != shape or dtype != field.dtype):
+            expected = f"{'x'.join(map(str, field.one_shape))} {field.dtype}"
             actual = f"{'x'.join(map(str, shape))} {dtype}"
         elif self.format.image.encoding == "source" and self.format.dtype is not None and dtype != self.format.dtype:
             expected, actual = f"{self.format.dtype} pixels", str(dtype)
@@ -257,10 +257,9 @@ class BlockRows:
     def statistics(self) -> Statistics:
         """The statistics of all rows added by their headers, but those of pixels and masks, and forget the rows."""
         for name, field in self.format.fields.items() if self._rows else ():
-            if isinstance(field, TableField) and name != "image":
-                self._statistics.add({name: field.sums(*field.rows(name, self._rows))})
-            elif isinstance(field, ArrayField) and not isinstance(field, RawImageField | MaskField):
-                self._statistics.add({name: field.sums(field.rows(name, self._rows))})
+            if not field.is_large:
+                rows = field.rows(name, self._rows)
+                self._statistics.add({name: field.sums(*rows) if isinstance(rows, tuple) else field.sums(rows)})
         self._rows = []
         return self._statistics
 

@@ -17,7 +17,7 @@ from tensorstore_ds.conversion.encode import check_size, with_path
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds.base import ArrayField, Field, named
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
@@ -80,8 +80,8 @@ class CropSource(PartSource):
     def scan(self) -> Contents:
         """Scan the source, and read all of its annotations, for the number and size of their objects."""
         contents = self._source.contents()
-        field = contents.fields.get("objects")
-        if not isinstance(field, ObjectsField) or "boxes" not in field.values:
+        field = named(contents.fields, "objects", ObjectsField)
+        if field is None or "boxes" not in field.values:
             raise OptionError('`objects="crops"`: expected objects with boxes, found none in the source. Leave it out.')
         self._values = frozenset(field.values) - {"rle"}
         splits: dict[str, PackedStrings] = {}

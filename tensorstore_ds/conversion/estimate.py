@@ -29,7 +29,7 @@ from tensorstore_ds.conversion.preparation import (
 from tensorstore_ds.conversion.result import notes_of_store
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
-from tensorstore_ds.format.kinds import ImageField, MaskField, RawImageField
+from tensorstore_ds.format.kinds import ImageField, MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.keywords import ConvertKeywords
@@ -242,6 +242,6 @@ def _try(prepared: Prepared, bad: list[Problem], lost: set[Place]) -> tuple[int,
     nbytes = sum(round(len(each) * times) for each, times in zip(stored, large, strict=True)) // max(1, len(stored))
     data = b"".join(stored)
     small = _SMALL + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
-    is_compressed = data and isinstance(prepared.format.fields["image"], RawImageField)
+    is_compressed = data and prepared.format.fields["image"].one_shape
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if is_compressed else 1.0
     return nbytes + small, seconds, compressed

@@ -41,9 +41,8 @@ from tensorstore_ds.format.kinds import (
     MaskField,
     ObjectsField,
     RaggedImageField,
-    RawImageField,
 )
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import named, of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import quiet_pillow
@@ -201,8 +200,9 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
         check_memory(nbytes)
     prepared = learn(source, contents, splits, options.image, options.on_error)
     field = prepared.format.fields["image"]
-    if options.layout == "zarr" and isinstance(field, RawImageField) and 4 * field.spec.row_nbytes > memory_limit():
-        found = f"found images of {field.spec.row_nbytes:,} bytes"
+    row_nbytes = field.arrays[""].row_nbytes if field.one_shape else 0
+    if options.layout == "zarr" and 4 * row_nbytes > memory_limit():
+        found = f"found images of {row_nbytes:,} bytes"
         raise OptionError(
             f'`layout="zarr"`: expected images that can be compressed in memory, {found}. Use `encoding="jpeg"`, '
             '`tiles`, or `layout="memmap"`.'
@@ -221,9 +221,9 @@ _NOT_STRATIFIED = (
 
 def _with_rectangles(contents: Contents, where: str) -> Contents:
     """Add oriented boxes, which `encode_sample` makes of polygons."""
-    field = contents.fields.get("objects")
-    if not isinstance(field, ObjectsField) or "polygons" not in field.values:
-        found = ", ".join(field.values) if isinstance(field, ObjectsField) else "none"
+    field = named(contents.fields, "objects", ObjectsField)
+    if field is None or "polygons" not in field.values:
+        found = "none" if field is None else ", ".join(field.values)
         message = f"{where}: `oriented_boxes`: expected objects with polygons, found {found}. Leave it out."
         raise OptionError(message)
     every = {**field.values, **ObjectsField.of("oriented_boxes").values}

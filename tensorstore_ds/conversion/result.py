@@ -240,7 +240,7 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
         what = "no sample has a label, a mask or labels of objects"
         notes.append(f"`classes` was not used: {what}. Found the fields {names}: check their names.")
     mask = fields.get("mask")
-    if options.classes and mask is not None and not isinstance(mask, MaskField):
+    if options.classes and mask is not None and mask.kind != MaskField.kind:
         expected = "a mask with classes has whole numbers (H, W)"
         notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
     return notes

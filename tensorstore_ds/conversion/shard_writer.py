@@ -26,7 +26,7 @@ from tensorstore_ds.durable import sync, write_all
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array, seal_array
-from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import dump_listing
 from tensorstore_ds.format.schema import Layout
@@ -98,7 +98,7 @@ class ShardWriter:
             for path in array_paths(name, field):
                 target = raw_path(self.partial, path)
                 target.parent.mkdir(parents=True, exist_ok=True)
-                if isinstance(field, TableField):
+                if field.groups(name):
                     # Without a buffer, which a forked child would write when it ends.
                     self._files[path] = target.open("wb", buffering=0)
                 else:

@@ -15,7 +15,7 @@ from tensorstore_ds.conversion.encode import check_size, mask_of_image, with_pat
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.base import ArrayField, named, of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.objects import in_pixels, place_objects
@@ -44,8 +44,8 @@ class TileSource(PartSource):
     def scan(self) -> Contents:
         """Scan the source, and read the headers of all images and, to find empty tiles, all annotations."""
         contents = self._source.contents()
-        objects, share = contents.fields.get("objects"), self._options.empty_tiles
-        if share < 1 and (not isinstance(objects, ObjectsField) or "boxes" not in objects.values):
+        objects, share = named(contents.fields, "objects", ObjectsField), self._options.empty_tiles
+        if share < 1 and (objects is None or "boxes" not in objects.values):
             raise OptionError("`empty_tiles`: expected objects with boxes, found none in the source. Leave it out.")
         self._masks = of_kind(contents.fields, MaskField)
         splits: dict[str, PackedStrings] = {}

@@ -13,11 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch.utils import data
 
-from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
 from tensorstore_ds.loading.crew import alone
-from tensorstore_ds.loading.fields import as_detection, as_tuple
+from tensorstore_ds.loading.fields import as_detection, as_tuple, objects_in
 from tensorstore_ds.loading.padding import PaddedImages, Padding
 from tensorstore_ds.loading.samples import Batch, Samples, divided
 
@@ -73,7 +72,7 @@ class StoreCollate:
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether transforming before collating gives the same result, so that any thread may do it."""
-        objects = any(isinstance(self.dataset.schema[name], ObjectsField) for name in self.dataset.fields)
+        objects = objects_in(self.dataset.fields, self.dataset.schema)
         as_stored = self.collate_fn is None and not self.dataset._by_sample and self.dataset.return_as != "torchvision"
         ours = isinstance(transform, OfBatches) and transform._has_no_state
         return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)

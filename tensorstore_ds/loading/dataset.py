@@ -16,8 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import FormatError, SourceError, UnknownNameError
-from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, UnknownField
-from tensorstore_ds.format.kinds.base import Field, UnknownTableField, of_kind
+from tensorstore_ds.format.kinds import LabelField, ObjectsField, UnknownField
+from tensorstore_ds.format.kinds.base import Field, UnknownTableField, named, of_kind
 from tensorstore_ds.format.kinds.objects import LISTS
 from tensorstore_ds.format.root import OtherStoreError
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip
@@ -40,16 +40,17 @@ from tensorstore_ds.loading.decoding import (
 from tensorstore_ds.loading.fields import (
     ReturnAs,
     Value,
-    gather_field,
+    gatherer_of,
     is_decoded,
     pair_of,
     view_field,
 )
 from tensorstore_ds.loading.moving import move, only_moves
-from tensorstore_ds.loading.outlines import FRAME, OUTLINE
+from tensorstore_ds.loading.outlines import FRAME, OUTLINE, with_frames
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.page_cache.shortage import Loaded
+from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
@@ -182,13 +183,13 @@ class StoreDataset(Samples):
             raise refusal("fields", "a list of names", repr(fields))
         known, as_pair = self.split.fields, return_as == "tuple"
         self.chosen = fields is not None
-        usual = [n for n, field in known.items() if n not in ("size", "key") and not isinstance(field, UnknownField)]
+        usual = [name for name in known if name not in ("size", "key", *of_kind(known, UnknownField))]
         self.fields = tuple(fields) if fields is not None else pair_of(known, usual) if as_pair else tuple(usual)
         unknown = [name for name in self.fields if name not in known]
         if unknown:
             raise unknown_name(f"split {split}", "field", unknown[0], known)
         for name in self.fields:
-            if isinstance(known[name], UnknownTableField):
+            if named(known, name, UnknownTableField):
                 raise refusal("fields", "fields of kinds that this version knows", f"{name}: {known[name].describe()}")
         if return_as not in get_args(ReturnAs):
             raise refusal("return_as", f"one of {', '.join(get_args(ReturnAs))}", repr(return_as))
@@ -260,7 +261,7 @@ class StoreDataset(Samples):
         Raises:
             AttributeError: the split has no field of labels.
         """
-        name = next((name for name, field in self.split.fields.items() if isinstance(field, LabelField)), None)
+        name = self.split.first(LabelField)
         if name is None:
             raise AttributeError(f"{self.title}: expected a field of labels, found none.")
         labels: list[int] = self.split.column(name).take(self._image_rows).tolist()
@@ -340,14 +341,16 @@ class StoreDataset(Samples):
         of_images, dropped, plan = self._rows_of_images(rows), None, self.decode
         moves = bool(placements) and self._places and not isinstance(plan, Sequence)
         for name in names:
-            field = split.fields[name]
             if name == "image" and columns.keys() >= {*self.image_names}:
                 continue
-            if moves and isinstance(field, MaskField):
-                columns[name] = place_masks(split.column(name), of_images, field, placements[0])
+            field = split.fields[name]
+            if moves and field.moves and isinstance(column := split[name], Column):
+                columns[name] = place_masks(column, of_images, field.unknown or 0, placements[0])
                 continue
-            columns[name] = value = gather_field(split, name, of_images, pool, outlines=self.outlines)
-            if moves and isinstance(value, PackedObjects) and isinstance(field, ObjectsField):
+            columns[name] = value = gatherer_of(field).gather(split, name, of_images, pool)
+            if isinstance(value, PackedObjects) and self.outlines:
+                columns[name] = value = with_frames(value, of_images, split.image_shapes[of_images, :2])
+            if moves and field.moves and isinstance(value, PackedObjects):
                 columns[name] = objects = place_objects(value, placements[0], self._flip_pairs(field))
                 dropped = value.lengths - objects.lengths
         return Batch({name: columns[name] for name in self._columns_of(names)}, rows, self, draw, dropped)
@@ -389,11 +392,11 @@ class StoreDataset(Samples):
                 rows = rows.copy()
                 rows[bad] = self._store_rows(other.view(np.int64))[0]
 
-    def _flip_pairs(self, field: ObjectsField) -> Sequence[tuple[int, int]]:
+    def _flip_pairs(self, field: Field) -> Sequence[tuple[int, int]]:
         """Return the pairs of keypoints that a mirroring plan swaps, its own or those of the store."""
         steps = [step for plan in plans_of(self.decode) if plan is not None for step in steps_of(plan)]
         given = (step.flip_pairs for step in steps if isinstance(step, RandomHorizontalFlip))
-        return next((pairs for pairs in given if pairs is not None), field.flip_pairs)
+        return next((pairs for pairs in given if pairs is not None), getattr(field, "flip_pairs", ()))
 
     @property
     def _reader(self) -> ImageReader:
@@ -425,7 +428,7 @@ class StoreDataset(Samples):
             raise refusal("decode", "a plan for each view", list(plans_of(self.decode)))
         if taken := [name for name in self.image_names if name in self.fields]:
             raise refusal("decode", f"no field {taken[0]}, which is a view: choose other `fields`", taken[0])
-        moving = [name for name in self.fields if isinstance(self.split.fields[name], ObjectsField | MaskField)]
+        moving = [name for name in self.fields if self.split.fields[name].moves]
         if moving:
             others = [name for name in self.fields if name not in moving]
             expected = "fields without coordinates beside several views of an image"

@@ -23,7 +23,6 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.antialias import Axis, resize_part
 from tensorstore_ds.imaging.jpeg import SCALES, JpegSegment
@@ -428,13 +427,13 @@ def _is_dense(array: NDArray[Any]) -> bool:
     return array.flags.c_contiguous and array.flags.writeable and min(array.strides) > 0
 
 
-def place_masks(column: Column, rows: NDArray[np.int64], field: MaskField, placements: Placements) -> Images:
-    """Move masks (h, w) with their images by nearest pixel, reading the visible part. Outside is ignored, or 0."""
+def place_masks(column: Column, rows: NDArray[np.int64], outside: int | float, placements: Placements) -> Images:
+    """Move masks (h, w) with their images by nearest pixel, reading the visible part. Other pixels are `outside`."""
     sizes, laid = placements.size.tolist(), []
     sizes_of_masks = np.broadcast_to(column.spec.shape, (len(rows), 2))
     mask, last = np.empty((0, 0)), -1
     for i, (row, window) in enumerate(zip(rows.tolist(), windows_of(placements, sizes_of_masks), strict=True)):
-        canvas = np.full(sizes[i], field.ignored or 0, column.dtype)
+        canvas = np.full(sizes[i], outside, column.dtype)
         if row != last:  # a compressed mask is unpacked once for its tiles
             mask, last = column[row], row
         y, x = (

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -11,15 +12,14 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds import LabelsField, MaskField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
 from tensorstore_ds.loading.crew import Loop, share
-from tensorstore_ds.loading.outlines import with_frames
-from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
 
 ReturnAs = Literal["dict", "tuple", "torchvision"]
@@ -34,24 +34,22 @@ _SHARED_NBYTES = 4 * 1024**2
 
 def is_decoded(field: Field) -> bool:
     """Whether rows are images of different sizes, as files or pixels. Files take long to decode."""
-    return isinstance(field, ImageField) and not isinstance(field, ArrayField)
-
-
-def has_fixed_rows(field: Field) -> bool:
-    """Whether rows are numbers that a device can hold and gather, unlike keys or image files."""
-    return isinstance(field, ArrayField | ObjectsField)
+    return bool(field.encoding) and field.one_shape is None
 
 
 def classes_of(fields: Mapping[str, Field]) -> tuple[str, ...]:
     """Return the class names of the labels, of the objects, or of the masks, or none."""
-    kinds = LabelField | LabelsField | ObjectsField | MaskField
-    labelled = (field.classes for field in fields.values() if isinstance(field, kinds))
-    return next((classes for classes in labelled if classes), ())
+    return next((field.classes for field in fields.values() if field.classes), ())
+
+
+def objects_in(names: Iterable[str], fields: Mapping[str, Field]) -> str | None:
+    """Return the first of these names that is a field of objects."""
+    return first_of_kind({name: fields[name] for name in names}, ObjectsField)
 
 
 def images_in(names: Iterable[str], fields: Mapping[str, Field]) -> list[str]:
     """Return the names of images, `image` or its views `image_0`, `image_1` and so on."""
-    return [name for name in names if name.startswith("image") and isinstance(fields.get(name), ImageField)]
+    return [name for name in names if name.startswith("image") and name in fields and fields[name].encoding]
 
 
 def pair_of(fields: Mapping[str, Field], usual: Iterable[str]) -> tuple[str, ...]:
@@ -71,60 +69,91 @@ def pair_of(fields: Mapping[str, Field], usual: Iterable[str]) -> tuple[str, ...
 # --- from columns to batches ----------------------------------------------------------------------------------------
 
 
-def gather_field(
-    split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool, *, outlines: bool = False
-) -> Value:
-    """Gather some rows of a field that needs no decoding into memory of `pool`.
+@dataclass(frozen=True)
+class Gatherer:
+    """What torch gets of a kind of field.
 
-    Images are (B, C, H, W) in channels-last memory, objects are `PackedObjects`, with `outlines` also with the values
-    for `loading.outlines`. Keys are a list of str, and texts a list of lists of str. Labels of several classes are
-    (B, C) float32, NaN where unknown. Everything else is (B, ...) as it is stored.
+    Attributes:
+        gather: gathers some rows of a split's field that needs no decoding into memory of a pool.
+        loaded: changes a tensor of stored rows as `gather` does.
+        on_device: whether rows are numbers that a device can hold and gather, unlike keys or image files.
+        has_views: whether `loaded` returns a view.
     """
-    field, column = split.fields[name], split[name]
-    if isinstance(field, LabelsField) and isinstance(column, Column):
-        tensor, array = pool.empty(len(rows), ArraySpec("float32", field.spec.shape))
-        array[...] = column.take(rows)
-        array[array < 0] = np.nan
-        return tensor
-    if isinstance(field, ArrayField) and isinstance(column, Column):
-        tensor, array = pool.empty(len(rows), field.spec)
-        if array.nbytes <= _SHARED_NBYTES:
-            column.take(rows, out=array)
-            return as_loaded(field, tensor)
-        step = max(1, _SHARED_NBYTES // max(1, field.spec.row_nbytes))
 
-        def take(loop: Loop) -> None:
-            for piece in loop:
-                some = slice(piece * step, (piece + 1) * step)
-                column.take(rows[some], out=array[some])
+    gather: Callable[[Split, str, NDArray[np.int64], BufferPool], Value]
+    loaded: Callable[[torch.Tensor], torch.Tensor] = lambda rows: rows
+    on_device: bool = True
+    has_views: bool = False
 
-        share(-(-len(rows) // step), take)
-        return as_loaded(field, tensor)
-    if isinstance(field, ObjectsField):
-        ragged = split.table(name).take(rows)
-        values = {value: torch.from_numpy(array) for value, array in ragged.values.items()}
-        packed = PackedObjects(torch.from_numpy(ragged.offsets), values)
-        return with_frames(packed, rows, split.image_shapes[rows, :2]) if outlines else packed
-    return [column[row] for row in rows.tolist()]
+
+def gatherer_of(field: Field) -> Gatherer:
+    """Return the gatherer of a field's class, or of the nearest class that it derives from."""
+    kind = type(field)
+    if kind not in GATHERERS:
+        GATHERERS[kind] = next(GATHERERS[each] for each in kind.__mro__ if each in GATHERERS)
+    return GATHERERS[kind]
 
 
 def view_field(split: Split, name: str, row: int) -> torch.Tensor | None:
     """Return one row as a view of the read-only map, which must not be written to, or None if no view is possible."""
-    field = split.fields[name]
-    if not isinstance(field, ArrayField) or isinstance(field, LabelsField) or not field.spec.shape:
+    column, gatherer = split[name], gatherer_of(split.fields[name])
+    if not gatherer.has_views or isinstance(column, RaggedColumn) or not column.spec.shape:
         return None
-    flat = torch.frombuffer(split[name][row], dtype=torch_dtype(field.spec.dtype))
-    return as_loaded(field, flat.view(1, *field.spec.shape))[0]
+    flat = torch.frombuffer(column[row], dtype=torch_dtype(column.spec.dtype))
+    return gatherer.loaded(flat.view(1, *column.spec.shape))[0]
 
 
-def as_loaded(field: Field, rows: torch.Tensor) -> torch.Tensor:
-    """Return images (B, H, W, C) as (B, C, H, W), a view in channels-last memory.
+def _list(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """A list with the value of each sample, such as keys as str, and texts as lists of str."""
+    column = split[name]
+    return [column[row] for row in rows.tolist()]
 
-    Labels of several classes become float32, NaN where unknown. Other fields do not change.
-    """
-    if isinstance(field, LabelsField):
-        return torch.where(rows < 0, torch.nan, rows.to(torch.float32))
-    return rows.permute(0, 3, 1, 2) if isinstance(field, ImageField) else rows
+
+def _array(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """(B, ...) as it is stored."""
+    column = split.column(name)
+    tensor, array = pool.empty(len(rows), column.spec)
+    if array.nbytes <= _SHARED_NBYTES:
+        column.take(rows, out=array)
+        return tensor
+    step = max(1, _SHARED_NBYTES // max(1, column.spec.row_nbytes))
+
+    def take(loop: Loop) -> None:
+        for piece in loop:
+            some = slice(piece * step, (piece + 1) * step)
+            column.take(rows[some], out=array[some])
+
+    share(-(-len(rows) // step), take)
+    return tensor
+
+
+def _channels_first(images: Any) -> Any:
+    """(B, C, H, W) in channels-last memory."""
+    return images.permute(0, 3, 1, 2)
+
+
+def _labels(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """(B, C) float32, NaN where unknown."""
+    column = split.column(name)
+    tensor, array = pool.empty(len(rows), ArraySpec("float32", column.spec.shape))
+    array[...] = column.take(rows)
+    array[array < 0] = np.nan
+    return tensor
+
+
+def _objects(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    ragged = split.table(name).take(rows)
+    return PackedObjects(torch.from_numpy(ragged.offsets), {n: torch.from_numpy(v) for n, v in ragged.values.items()})
+
+
+#: By class of fields. Classes that are not named have the gatherer of the nearest class that they derive from.
+GATHERERS: dict[type[Field], Gatherer] = {
+    Field: Gatherer(_list, on_device=False),
+    ArrayField: Gatherer(_array, has_views=True),
+    RawImageField: Gatherer(lambda *asked: _channels_first(_array(*asked)), _channels_first, has_views=True),
+    LabelsField: Gatherer(_labels, lambda rows: torch.where(rows < 0, torch.nan, rows.to(torch.float32))),
+    ObjectsField: Gatherer(_objects),
+}
 
 
 # --- as a training script wants them --------------------------------------------------------------------------------
@@ -138,7 +167,7 @@ def as_sample(
     The dict is consumed. With `wrap`, image, boxes, keypoints and masks become torchvision's tv_tensors, so that
     ``torchvision.transforms.v2`` moves them together. With `as_pil`, the image becomes a PIL image.
     """
-    objects = next((name for name in sample if isinstance(fields[name], ObjectsField)), None)
+    objects = objects_in(sample, fields)
     if wrap or (objects is not None and return_as != "dict"):
         from torchvision import tv_tensors  # imported here, because it takes seconds that the first batch does not need
     if objects is not None and (wrap or return_as != "dict"):
@@ -154,11 +183,10 @@ def as_sample(
             rotated = wrapped["oriented_boxes"].clone()
             rotated[:, 4] = -torch.rad2deg(rotated[:, 4])  # torchvision's angles are degrees, counterclockwise
             wrapped["oriented_boxes"] = tv_tensors.BoundingBoxes(rotated, format="CXCYWHR", canvas_size=canvas)
-        field = fields[objects]
-        if wrap and "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints") and isinstance(field, ObjectsField):
+        if wrap and "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
             from tensorstore_ds.loading.paired_keypoints import paired
 
-            wrapped = sample[objects] = paired(wrapped, field, canvas)
+            wrapped = sample[objects] = paired(wrapped, of_kind(fields, ObjectsField)[objects], canvas)
         elif "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints") and return_as != "torchvision":
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     images = images_in(sample, fields)
@@ -225,8 +253,7 @@ def as_detection(
 
     With `defers`, images stay uint8, 1/4 of the bytes, until they are on their device.
     """
-    objects = next(name for name in columns if isinstance(fields[name], ObjectsField))
-    image, packed = columns["image"], columns[objects]
+    image, packed = columns["image"], columns[str(objects_in(columns, fields))]
     scaled = functools.partial(map_tensors, change=detection_image)
     numbered = functools.partial(_numbered, rows=rows.tolist())
     values = detection_values(packed.values)
@@ -244,7 +271,7 @@ def _numbered(targets: list[dict[str, Any]], rows: list[int]) -> list[dict[str, 
 
 def as_tuple(columns: dict[str, Any], fields: Mapping[str, Field]) -> tuple[Any, ...]:
     """Convert a batch to (images, labels), or (images, targets) with objects. `columns` is consumed."""
-    objects = next((name for name in columns if isinstance(fields[name], ObjectsField)), None)
+    objects = objects_in(columns, fields)
     if objects is None:
         images = [columns.pop(name) for name in images_in(list(columns), fields)]
         return (*images, *columns.values())

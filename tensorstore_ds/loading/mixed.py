@@ -14,8 +14,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, Numbers, Side, class_numbers, join_fields
-from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
-from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds.base import Field, first_of_kind
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
@@ -145,7 +145,7 @@ class MixedDataset(Samples):
     @property
     def targets(self) -> list[int]:
         """Class index of every sample in the joined classes, as in `StoreDataset`."""
-        name = next((name for name, field in self._fields.items() if isinstance(field, LabelField)), None)
+        name = first_of_kind(self._fields, LabelField)
         if name is None:
             raise AttributeError(f"{self.store_name}: expected a field of labels, found none.")
         each = list[NDArray[np.int64]]()
@@ -380,9 +380,8 @@ def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequen
     except FieldsDifferError as error:
         raise OptionError(f"{parts[error.side].store_name}: {error} {_LEAVE_OUT}") from None
     for name, field in joined.items():
-        if isinstance(field, ObjectsField):
-            _check_values(name, field, pairs)
-        if classes is not None and isinstance(field, LabelField | LabelsField | ObjectsField) and field.classes:
+        _check_values(name, field, pairs)
+        if classes is not None and field.joins_classes and field.classes:
             unknown = [each for each in field.classes if each not in classes]
             if unknown:
                 where = next(part.store_name for part, fields in pairs if unknown[0] in fields[name].classes)
@@ -391,15 +390,15 @@ def _joined(parts: Sequence[StoreDataset], names: Sequence[str], classes: Sequen
     return {name: joined.get(name, first[name]) for name in names}
 
 
-def _check_values(name: str, joined: ObjectsField, pairs: Sequence[tuple[StoreDataset, Mapping[str, Field]]]) -> None:
+def _check_values(name: str, joined: Field, pairs: Sequence[tuple[StoreDataset, Mapping[str, Field]]]) -> None:
     """Raise an error unless all stores have the same values of objects, and the same keypoints."""
     for part, fields in pairs:
-        own: Any = fields[name]
-        for what, all_of_it in (("values", [*joined.values]), ("keypoints", [*joined.keypoints])):
-            if missing := [each for each in all_of_it if each not in getattr(own, what)]:
+        own = fields[name].names
+        for what in [each for each in joined.names if each != "classes"]:
+            if missing := [each for each in joined.names[what] if each not in own[what]]:
                 found = f"expected {name} with the {what} {', '.join(missing)}, as others have, found none"
                 raise OptionError(f"{part.store_name}: {found}. {_LEAVE_OUT}")
-        if own.keypoints != joined.keypoints:
+        if own.get("keypoints") != joined.names.get("keypoints"):
             raise OptionError(f"{part.store_name}: expected the keypoints of {name} in the others' order. {_LEAVE_OUT}")
 
 
@@ -420,10 +419,10 @@ def _with_classes(value: Value, numbers: NDArray[np.int64] | None, field: Field 
         return value
     if isinstance(value, torch.Tensor):
         return torch.from_numpy(field.renumbered(value.numpy(), numbers)).to(value.dtype)
-    if isinstance(value, PackedObjects) and "labels" in value.values:
-        labels = value.values["labels"]
+    if isinstance(value, PackedObjects) and field.class_value in value.values:
+        labels = value.values[field.class_value]
         mapped = torch.from_numpy(numbers[labels.numpy()]).to(labels.dtype)
-        return PackedObjects(value.offsets, {**value.values, "labels": mapped})
+        return PackedObjects(value.offsets, {**value.values, field.class_value: mapped})
     return value
 
 

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tensorstore_ds import native
-from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.normalize import Normalize
@@ -43,7 +42,7 @@ def can_normalize(step: object) -> TypeGuard[Normalize]:
 def can_move(split: Split) -> bool:
     """Whether the images are 8-bit pixels of one size. Without compiled kernels this is false."""
     field = split.fields.get("image")
-    return native.core is not None and isinstance(field, ArrayField) and field.spec.dtype == "uint8"
+    return native.core is not None and field is not None and bool(field.one_shape) and field.dtype == "uint8"
 
 
 @functools.lru_cache(maxsize=32)

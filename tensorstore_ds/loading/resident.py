@@ -15,7 +15,7 @@ from tensorstore_ds.loading.buffers import torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import record_stream
-from tensorstore_ds.loading.fields import Value, as_loaded, has_fixed_rows
+from tensorstore_ds.loading.fields import Value, gatherer_of
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
@@ -68,7 +68,7 @@ def _obstacle(dataset: StoreDataset, device: torch.device | None, workers: int, 
         return "only whole batches are gathered there. Pass a `batch_size`, or choose another `residency`."
     if dataset.transform is not None:
         return "a transform gets samples on the CPU. Leave it out, and transform batches on the device."
-    if not all(has_fixed_rows(dataset.split.fields[name]) for name in dataset.fields):
+    if not all(gatherer_of(dataset.split.fields[name]).on_device for name in dataset.fields):
         what = "keys, encoded images and images of differing sizes"
         return f"{what} cannot be kept there. Choose other fields, or another `residency`."
     if dataset.outlines:
@@ -121,5 +121,5 @@ class DeviceSplit:
             if isinstance(column, PackedObjects):
                 columns[name] = column.take(numbers)
             else:
-                columns[name] = as_loaded(self._dataset.split.fields[name], column[numbers])
+                columns[name] = gatherer_of(self._dataset.split.fields[name]).loaded(column[numbers])
         return Batch(columns, rows, self._dataset, (0, 0))

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from tensorstore_ds.errors import FormatError, OptionError, Problem
-from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.page_cache.residency import DataFile, Names, data_files, requirement, select_columns
 from tensorstore_ds.page_cache.system_calls import resident_nbytes
 from tensorstore_ds.progress import notebook_bytes
@@ -236,7 +235,7 @@ def _in_order(store: Store, columns: Sequence[tuple[str, str]]) -> list[DataFile
     files = {column: data_files(store, *column) for column in columns}
 
     def rank(column: tuple[str, str]) -> tuple[bool, int]:
-        image = isinstance(store.manifest.fields[column[1]], ImageField)
+        image = bool(store.manifest.fields[column[1]].encoding)
         return image, 0 if image else sum(file.nbytes for file in files[column])
 
     return [file for column in sorted(columns, key=rank) for file in files[column]]

@@ -112,7 +112,11 @@ class Mirror(StoreFiles):
             return np.empty(geometry.shape, geometry.spec.dtype)
         path = f"{array}/{geometry.data_path}"
         name, file = f"{self.manifest.shard_path(split, index)}/{path}", self.listing(split, index)[path]
-        mirrored = self._file(name, file, geometry)
+        mirrored = None
+        if file.size <= SMALL_NBYTES:
+            self._fetch_small(name, file)
+        else:
+            mirrored = self._file(name, geometry, file)
         open_data = functools.partial(open_file, self.folder, name) if mirrored is None else mirrored.open
         if geometry.layout == "zarr":
             return ZarrPart(name, geometry, open_data, mirrored)
@@ -252,14 +256,18 @@ class Mirror(StoreFiles):
         """Download a whole file, or return it if it is downloaded in chunks. The root must not be passed."""
         folder = "/".join(name.split("/")[:2])
         if name in self.manifest.files:
-            return self._file(name, self.manifest.files[name])
+            self._fetch_small(name, self.manifest.files[name])
+            return None
         split, index = self.manifest.shard_at(folder)
         listing = self.listing(split, index)
         path = name.removeprefix(f"{folder}/")
         if path == "zarr.json":
             return None
-        geometries = data_files_of(self.manifest, self.manifest.splits[split].shards[index])
-        return self._file(name, listing[path], geometries.get(path))
+        geometry = data_files_of(self.manifest, self.manifest.splits[split].shards[index]).get(path)
+        if geometry is not None and listing[path].size > SMALL_NBYTES:
+            return self._file(name, geometry, listing[path])
+        self._fetch_small(name, listing[path])
+        return None
 
     def _fetch(self, name: str) -> None:
         """Download a whole file. The root must not be passed."""
@@ -277,11 +285,7 @@ class Mirror(StoreFiles):
         if not self.is_whole:
             self._keep("zarr.json", self.root)
 
-    def _file(self, name: str, file: File, geometry: ArrayGeometry | None = None) -> MirroredFile | None:
-        """Download a whole file, or return a large one, whose chunks are known."""
-        if geometry is None or file.size <= SMALL_NBYTES:
-            self._fetch_small(name, file)
-            return None
+    def _file(self, name: str, geometry: ArrayGeometry, file: File) -> MirroredFile:
         with self._lock_of(name):
             if name not in self._files:
                 self._files[name] = MirroredFile(self, name, geometry, file, self._mirrored.marks(name))

@@ -438,7 +438,6 @@ def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int]
             return None
         if version != _version(status):
             is_sound = _sha256(opened) == file.sha256
-            sync(root / name)  # it may just have been copied here
             noted.seek(0)
             noted.write(_version(status) if is_sound else bytes(8))
             if not is_sound:

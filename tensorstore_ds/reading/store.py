@@ -21,7 +21,7 @@ from tensorstore_ds import words
 from tensorstore_ds.durable import own_nbytes
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField, RawImageField, SizeField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import content_digest
@@ -346,7 +346,7 @@ class Split:
         This is the case if they are stored as pixels of one shape, the conversion resized them to one size, or its
         statistics contain only one size.
         """
-        if isinstance(self.fields.get("image"), RawImageField):
+        if (image := self.fields.get("image")) is not None and image.one_shape is not None:
             return True
         if self._files.manifest.conversion_options.get("size") is not None:
             return True
@@ -523,8 +523,8 @@ class Split:
 
         The field is `image`, or the first field of images if none has this name.
         """
-        is_named = isinstance(self.fields.get("image"), ImageField)
-        found = self.statistics_of("image" if is_named else self.first(ImageField) or "")
+        images = of_kind(self.fields, ImageField)
+        found = self.statistics_of("image" if "image" in images else next(iter(images), ""))
         return (found["mean"], found["std"], found["scale"]) if "mean" in found else None
 
     def first(self, kind: type[Field]) -> str | None:

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
 from tensorstore_ds.format.chunks import chunk_crcs
-from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import ArrayField, Finding, TableField, image_of, pieces
+from tensorstore_ds.format.kinds import EncodedImageField
+from tensorstore_ds.format.kinds.base import Finding, image_of, pieces
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.machine import check_resource, usable_cores
@@ -303,16 +303,14 @@ def _check_values(store: Store) -> Iterator[Problem]:
             where = f"{name}/{field_name}"
             try:
                 sizes = functools.partial(image_sizes, split, image_of(field))
-                if isinstance(field, ArrayField):
-                    findings = field.check(split.column(field_name), sizes)
-                elif isinstance(field, TableField):
-                    table = split.table(field_name)
-                    for each in (table, *table.lists.values(), *table.per_row.values()):
+                stored = split[field_name]
+                if isinstance(stored, RaggedColumn):
+                    for each in (stored, *stored.lists.values(), *stored.per_row.values()):
                         _ = each.offsets if isinstance(each, RaggedColumn) else None
-                    findings = field.check(table, sizes)
-                    if isinstance(field, EncodedImageField):
-                        findings = itertools.chain(findings, _check_files(split, field_name, field))
-                for column in array_columns(field_name, split[field_name]).values():
+                findings = field.check(stored, sizes)
+                if isinstance(field, EncodedImageField):  # the format alone cannot decode files
+                    findings = itertools.chain(findings, _check_files(split, field_name, field))
+                for column in array_columns(field_name, stored).values():
                     for part in range(column.shards):
                         column.part(part)  # compares the metadata; values are looked at when findings are asked for
                 yield from (Problem(where, reason, message) for reason, message in findings)
@@ -323,10 +321,10 @@ def _check_values(store: Store) -> Iterator[Problem]:
 def image_sizes(split: Split, name: str, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """(n, 2) height and width of the stored images as shown; infinite where there is no image."""
     image = split.fields.get(name)
-    if isinstance(image, RawImageField):
-        return np.tile(np.array(image.spec.shape[:2], np.float64), (len(rows), 1))
-    if not isinstance(image, EncodedImageField | RaggedImageField):
+    if image is None or not image.encoding:
         return np.full((len(rows), 2), np.inf)
+    if image.one_shape is not None:
+        return np.tile(np.array(image.one_shape[:2], np.float64), (len(rows), 1))
     shapes = cast(Column, split.table(name).per_row["shape"])
     return shapes.take(rows)[:, :2].astype(np.float64)
 

@@ -18,14 +18,13 @@ from tensorstore_ds.format.joining import (
     Numbers,
     Side,
     join_fields,
-    unknown_object,
 )
 from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import meant
 from tensorstore_ds.regular_files import is_dir, is_file
-from tensorstore_ds.sources.base import LISTS, Contents, Objects, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
@@ -65,12 +64,12 @@ class Sources:
 class _Part:
     """What becomes of one source.
 
-    `numbers` has the new number of each class, (n,), -1 for removed ones, by field. `keypoints` are new positions.
+    `numbers` has the new number of each class, (n,), -1 for removed ones, by field. `objects` is its own field.
     """
 
     prefix: str
     numbers: Mapping[str, NDArray[np.int64]]
-    keypoints: tuple[int, ...]
+    objects: Field | None
     is_numbered: bool
 
 
@@ -120,9 +119,10 @@ class JoinedSource(Source):
         notes += joined.notes
         self._fields = joined.fields
         self._arrays = {
-            name: np.full(field.spec.shape, field.unknown, field.spec.dtype)
+            name: row
             for name, field in self._fields.items()
-            if isinstance(field, ArrayField) and not isinstance(field, LabelField | MaskField)
+            if name not in {*of_kind(self._fields, LabelField), *of_kind(self._fields, MaskField)}
+            if (row := field.unknown_row) is not None
         }
         self._parts = [self._part(*each) for each in zip(self._prefixes, contents, joined.numbers, strict=True)]
         splits: dict[str, PackedStrings] = {}
@@ -186,8 +186,7 @@ class JoinedSource(Source):
                 sample.arrays = {**sample.arrays, name: moved}
         if missing := self._arrays.keys() - sample.arrays.keys():
             sample.arrays = {**sample.arrays, **{name: self._arrays[name] for name in missing}}
-        objects = self._fields.get("objects")
-        if isinstance(objects, ObjectsField):
+        if objects := of_kind(self._fields, ObjectsField).get("objects"):
             sample.objects = _fitted(sample.objects or {}, objects, part)
         return sample
 
@@ -232,11 +231,8 @@ class JoinedSource(Source):
         return renumbered
 
     def _part(self, prefix: str, contents: Contents, numbers: Numbers) -> _Part:
-        own, joined = contents.fields.get("objects"), self._fields.get("objects")
-        keypoints = own.keypoints if isinstance(own, ObjectsField) else ()
-        places = {each: i for i, each in enumerate(joined.keypoints)} if isinstance(joined, ObjectsField) else {}
         first = next((each[0] for each in contents.splits.values() if len(each)), "")
-        return _Part(prefix, numbers, tuple(places[each] for each in keypoints), isinstance(first, int))
+        return _Part(prefix, numbers, contents.fields.get("objects"), isinstance(first, int))
 
     def _joined(self, contents: Sequence[Contents]) -> JoinedFields:
         known = {name for each in contents for field in each.fields.values() for name in field.classes}
@@ -255,7 +251,7 @@ class JoinedSource(Source):
             raise SourceError(problem, error.advice) from error
         for name, field in joined.fields.items():
             has_classes = any(each.fields[name].classes for each in contents if name in each.fields)
-            if isinstance(field, LabelField | LabelsField | ObjectsField) and has_classes and not field.classes:
+            if field.joins_classes and has_classes and not field.classes:
                 raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
         return joined
 
@@ -268,25 +264,10 @@ def _fitted(objects: Objects, field: ObjectsField, part: _Part) -> Objects:
     """Renumber the objects of one source, and add the values that others have."""
     count = len(next(iter(objects.values()), ()))
     keep = np.ones(count, np.bool_)
-    values: dict[str, Any] = {}
-    for name in field.values:
-        value = objects.get(name)
-        if name == "labels" and value is not None:
-            value = part.numbers["objects"][np.asarray(value, np.int64)]
-            keep = value >= 0
-        elif name in ("keypoints", "visibility"):
-            shape = (count, len(field.keypoints), 2) if name == "keypoints" else (count, len(field.keypoints))
-            filled = np.full(shape, np.nan) if name == "keypoints" else np.zeros(shape, np.uint8)
-            if value is not None:
-                filled[:, list(part.keypoints)] = value
-            elif name == "visibility" and "keypoints" in objects:  # labelled and seen, for all that is known
-                filled[:, list(part.keypoints)] = 2 * ~np.isnan(objects["keypoints"]).any(axis=2)
-            value = filled
-        elif value is None and name in LISTS:
-            value = [np.empty((0, 2)) if name == "polygons" else np.empty(0, np.uint32)] * count
-        elif value is None:
-            value = unknown_object(field, name, count)
-        values[name] = value
+    values = {name: field.value_of(name, part.objects, objects, count) for name in field.values}
+    if "labels" in objects:
+        values["labels"] = part.numbers["objects"][np.asarray(objects["labels"], np.int64)]
+        keep = values["labels"] >= 0
     if keep.all():
         return values
     return {

@@ -14,7 +14,6 @@ from tensorstore_ds.annex.checking.quality import stored_sizes
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.oriented import oriented_to_corners
-from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
 
 _BLOCK = 8192  # objects that are judged at a time
@@ -90,16 +89,12 @@ def _overlap(boxes: NDArray[Any], oriented: NDArray[Any], sizes: NDArray[Any]) -
 def few_samples(store: Store, least: int) -> Iterator[FewSamples]:
     """Classes with fewer samples, or objects, than `least` in a split."""
     for name, field in store.manifest.fields.items():
-        if not isinstance(field, LabelField | LabelsField | ObjectsField) or not field.classes:
+        if not field.joins_classes or not field.classes:
             continue
         for split in (store[each] for each in store if len(store[each])):
-            values: Any = split[name]
-            if isinstance(field, LabelsField):
-                counts = (np.asarray(values[:]) > 0).sum(axis=0)
-            else:
-                labels = np.asarray((values["labels"] if isinstance(values, RaggedColumn) else values)[:])
-                known = labels[(labels >= 0) & (labels < len(field.classes))]
-                counts = np.bincount(known, minlength=len(field.classes))
+            _, labels = field.class_rows(split[name])
+            known = labels[(labels >= 0) & (labels < len(field.classes))]
+            counts = np.bincount(known, minlength=len(field.classes))
             for text, count in zip(field.classes, counts.tolist(), strict=True):
                 if count < least:
                     yield FewSamples(name, text, split.name, count)

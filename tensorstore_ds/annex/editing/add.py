@@ -26,7 +26,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.conversion.skipped import MoreSkipped
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, image_of
 from tensorstore_ds.format.schema import NAME
 from tensorstore_ds.options import shortened, unknown_name
@@ -208,7 +208,7 @@ def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) ->
     if name in own and not is_replaced:
         found = f"found {name} ({own[name].describe()})"
         raise OptionError(f"`fields`: expected a field that is not there, {found}. Pass `replace=True` to replace it.")
-    if isinstance(own.get(name), ImageField):
+    if name in own and own[name].encoding:
         raise OptionError(f"`fields`: expected a field that is no image, found {name}. Convert the images again.")
 
 
@@ -267,7 +267,7 @@ def _checked(store: Store, name: str, field: Field, given: Mapping[str, Given]) 
         yield f"{name} is not known in {', '.join(others)}: stored there as {'none' if number is None else number}."
     for split, rows in given.items():
         sizes = partial(image_sizes, store[split], image_of(field))
-        for _, message in rows.check(field, sizes):
+        for _, message in field.check(rows, sizes):
             raise OptionError(f"{name} of {split}: {message} Correct the values.")
 
 
@@ -278,10 +278,10 @@ def _check_dropped(store: Store, name: str, names: Sequence[str]) -> None:
     why = ""
     if name == "image":
         why = "a store is one of images"
-    elif isinstance(fields[name], ImageField):
+    elif fields[name].encoding:
         others = [each for each, field in fields.items() if getattr(field, "image", None) == name and each not in names]
         why = f"it is the image of {', '.join(others)}" if others else ""
-    elif isinstance(fields[name], KeyField):
+    elif fields[name].is_key:
         why = "tsds append, update and add find samples by it"
     elif name == SOURCE_BOX:
         why = "it tells which samples are crops of one image"

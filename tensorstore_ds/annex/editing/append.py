@@ -39,8 +39,8 @@ from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
-from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField, RawImageField
-from tensorstore_ds.format.kinds.base import Field, first_of_kind
+from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField
+from tensorstore_ds.format.kinds.base import Field, first_of_kind, named
 from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import declarations, takes_options, with_changes
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -235,8 +235,7 @@ class _Growing:
             known = StoreKeys(opened)
             erased = Tombstones() if self.restores else Tombstones(opened.manifest.provenance)
             listed = _Listed(open_any(source, options), opened, known, erased)
-            image = opened.manifest.fields["image"]
-            like = image if isinstance(image, RaggedImageField) else None
+            like = named(opened.manifest.fields, "image", RaggedImageField)
             called = one_line(listed.source.path.name)
             converting = partial(
                 convert_source, notify=self.notify, like=like, check=partial(_check_images, opened, called)
@@ -685,13 +684,11 @@ def _unused_classes(store: Store, others: Iterable[Store]) -> dict[str, str]:
 def _check_images(store: Store, source: str, found: Field) -> None:
     """Raise an error if the store has pixels of one size, and the source would add other sizes."""
     image = store.manifest.fields["image"]
-    if not isinstance(image, RawImageField) or not isinstance(found, RawImageField | RaggedImageField):
+    if image.one_shape is None or found.encoding != "raw" or found == image:
         return
-    if found == image:
-        return
-    height, width, channels = image.spec.shape
+    height, width, channels = image.one_shape
     color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
-    what = found.describe() if isinstance(found, RawImageField) else "images of several sizes"
+    what = "images of several sizes" if found.one_shape is None else found.describe()
     advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
     message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {what}."
     raise OptionError(f"{source}: {message} {advice}.")
@@ -721,7 +718,7 @@ def _options(store: Store) -> ConvertOptions:
         if (name, value) != ("check", "eighth")  # of earlier versions
     }
     image = store.manifest.fields.get("image")
-    if not isinstance(image, ImageField):
+    if image is None or not image.encoding:
         found = "no field image" if image is None else image.describe()
         raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a separate store.")
     if image.encoding == "smart":

@@ -12,12 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.keys import key_table
-from tensorstore_ds.annex.editing.rows import fitted_keypoints, opened_for_editing, reading_progress
+from tensorstore_ds.annex.editing.rows import opened_for_editing, reading_progress
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.joining import class_numbers, unknown_object
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.joining import class_numbers
+from tensorstore_ds.format.kinds.base import Field, equal
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.reading.columns import Column, RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
@@ -163,13 +162,13 @@ def _fields(one: Store, other: Store) -> Iterator[str]:
             yield f"{name}: only in the {'first' if name in first else 'second'}"
             continue
         a, b = first[name], second[name]
-        if type(a) is not type(b) and not isinstance(a, ImageField):
+        if a.dump()["kind"] != b.dump()["kind"]:
             yield f"{name}: {a.describe()}, and {b.describe()}"
             continue
-        if isinstance(a, ObjectsField) and isinstance(b, ObjectsField):
-            for value in dict.fromkeys((*a.values, *b.values)):
-                if value not in a.values or value not in b.values:
-                    yield f"{name}.{value}: only in the {'first' if value in a.values else 'second'}"
+        values, others = a.names.get("values", ()), b.names.get("values", ())
+        for value in dict.fromkeys((*values, *others)):
+            if value not in values or value not in others:
+                yield f"{name}.{value}: only in the {'first' if value in values else 'second'}"
         gone, new = set(a.classes) - set(b.classes), set(b.classes) - set(a.classes)
         if gone or new:
             only = {"first": sorted(gone)[:NAMED], "second": sorted(new)[:NAMED]}
@@ -215,22 +214,18 @@ def _named_row(split: Split, by: By, row: int) -> str:
 def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDifference, by: By) -> None:
     called = partial(_named_row, one, by)
     for name, each in one.fields.items():
-        if name not in other.fields or isinstance(each, KeyField):
+        if name not in other.fields or each.is_key:
             continue
-        a, b = one[name], other[name]
-        theirs = other.fields[name]
-        are_labels = isinstance(each, LabelsField) and type(each) is type(theirs)
+        a, b, theirs = one[name], other[name], other.fields[name]
+        both, numbers = _united(each, theirs)
         is_like = isinstance(a, Column) and isinstance(b, Column) and a.spec.shape == b.spec.shape
-        if isinstance(a, Column) and isinstance(b, Column) and a.dtype == b.dtype and (is_like or are_labels):
-            left, right = a.take(rows[:, 0]), b.take(rows[:, 1])
-            if are_labels:
-                both = LabelsField.of([*dict.fromkeys((*each.classes, *theirs.classes))], absent=0)
-                left, right = (
-                    both.renumbered(values, class_numbers({name: own}, {name: both}, {})[name])
-                    for values, own in ((left, each), (right, theirs))
-                )
-            if isinstance(each, LabelField):
-                left, right = _named(left, each.classes), _named(right, theirs.classes)
+        is_like |= all(each is not None for each in numbers)
+        if isinstance(a, Column) and isinstance(b, Column) and a.dtype == b.dtype and is_like:
+            stored = a.take(rows[:, 0]), b.take(rows[:, 1])
+            left, right = (
+                values if new is None else both.renumbered(values, new)
+                for values, new in zip(stored, numbers, strict=True)
+            )
             same = (left == right) | (_nan(left) & _nan(right))
             wrong = np.flatnonzero(~same.reshape(len(rows), -1).all(axis=1))
             if len(wrong):
@@ -246,19 +241,26 @@ def _compare(one: Split, other: Split, rows: NDArray[np.int64], split: SplitDiff
 def _difference(name: str, one: Split, first: int, other: Split, second: int, key: str) -> str:
     """The name under which a differing value is counted; empty if the values are equal."""
     a, b = one[name][first], other[name][second]
-    field_a, field_b = one.fields[name], other.fields[name]
-    if isinstance(field_a, ImageField):
+    field = one.fields[name]
+    if field.encoding:
         if isinstance(a, bytes) and isinstance(b, bytes) and a == b:
             return ""
         left, right = (decode_stored(each, key=key) if isinstance(each, bytes) else each for each in (a, b))
         is_same = left.shape == right.shape and np.array_equal(left, right)
         return name if not is_same else f"{name} (file)" if isinstance(a, bytes) and isinstance(b, bytes) else ""
-    if isinstance(field_a, ObjectsField) and isinstance(field_b, ObjectsField):
-        both = field_a.values.keys() & field_b.values.keys()
-        a, b = ({value: each[value] for value in both} for each in (a, b))
-        if "labels" in a and field_a.classes and field_b.classes:
-            a["labels"], b["labels"] = _named(a["labels"], field_a.classes), _named(b["labels"], field_b.classes)
-    return "" if _same(a, b) else name
+    both, (new_a, new_b) = _united(field, other.fields[name])
+    a, b = _renumbered(both, a, new_a), _renumbered(both, b, new_b)
+    if isinstance(a, Mapping) and isinstance(b, Mapping):
+        a, b = ({value: each[value] for value in a.keys() & b.keys()} for each in (a, b))
+    return "" if equal(a, b) else name
+
+
+def _united(each: Field, theirs: Field) -> tuple[Field, list[NDArray[np.int64] | None]]:
+    """A field with the classes of both, and the new numbers of the classes of each, None where they do not change."""
+    if type(each) is not type(theirs):
+        return each, [None, None]
+    both = each.united(theirs)
+    return both, [class_numbers({"": own}, {"": both}, {}).get("") for own in (each, theirs)]
 
 
 #: A store, a split of it, a row of that, and the new numbers of the store's classes, as `JoinedFields.numbers`.
@@ -276,75 +278,25 @@ def differing_fields(one: Row, other: Row, joined: Mapping[str, Field]) -> list[
     found = []
     for name, each in second.fields.items():
         own, value = first.fields.get(name), second[name][b]
-        if isinstance(each, KeyField):
+        if each.is_key:
             continue
-        if isinstance(each, ObjectsField):
-            known = first[name][a] if isinstance(own, ObjectsField) else {}
-            same = _same_objects((known, own, numbers.get(name)), (value, each, others.get(name)))
-        elif own is None:
-            same = _same(value, _unknown(each)) if isinstance(each, ArrayField) else not len(value)
+        if own is None:
+            same = each.is_unknown(value)
         else:
-            pair = ((first[name][a], numbers.get(name)), (value, others.get(name)))
-            same = _same(*(_renumbered(joined[name], *each) for each in pair))
+            known = _renumbered(joined[name], first[name][a], numbers.get(name))
+            same = each.is_known(_renumbered(joined[name], value, others.get(name)), own, known)
         if not same:
             found.append(name)
     return found
 
 
-#: Labels of objects get the numbers of joined classes as labels of samples do.
-_LABELS = LabelField()
-#: The objects of a row, their field, and the new numbers of its classes.
-_Objects = tuple[Mapping[str, Any], Field | None, NDArray[np.int64] | None]
-
-
-def _same_objects(one: _Objects, other: _Objects) -> bool:
-    """Whether the values of the second equal the values of the first, or are unknown there."""
-    (known, own, numbers), (values, each, others) = one, other
-    count = len(next(iter(values.values())))
-    if not isinstance(each, ObjectsField) or len(next(iter(known.values()), ())) != count:
-        return False
-    for name, value in values.items():
-        value = _renumbered(_LABELS, value, others) if name == "labels" else value
-        stored: Any
-        if name in ("keypoints", "visibility") and isinstance(own, ObjectsField):
-            stored = fitted_keypoints(each, own.keypoints, name, known, count)
-        elif name in known:
-            stored = _renumbered(_LABELS, known[name], numbers) if name == "labels" else known[name]
-        elif name == "labels":
-            stored = np.full(count, -1)
-        else:
-            is_list = each.values[name].is_ragged
-            stored = [value[i][:0] for i in range(count)] if is_list else unknown_object(each, name, count)
-        if not _same(stored, value):
-            return False
-    return True
-
-
 def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> Any:
     """A value, renumbered to the classes of a joined field."""
-    return value if numbers is None else field.renumbered(np.asarray(value)[None], numbers)[0]
-
-
-def _unknown(field: ArrayField) -> NDArray[Any]:
-    return np.full(field.spec.shape, 0 if field.unknown is None else field.unknown, field.spec.dtype)
-
-
-def _named(labels: NDArray[np.int64], classes: tuple[str, ...]) -> NDArray[Any]:
-    return np.array([*classes, ""], object)[labels]
+    if numbers is None:
+        return value
+    is_table = isinstance(value, Mapping)
+    return field.renumbered(value, numbers) if is_table else field.renumbered(np.asarray(value)[None], numbers)[0]
 
 
 def _nan(values: NDArray[Any]) -> Any:
     return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
-
-
-def _same(a: Any, b: Any) -> bool:
-    """Whether two values are equal, also where both are NaN. Values of fields of different kinds differ."""
-    if isinstance(a, np.ndarray | np.generic) and isinstance(b, np.ndarray | np.generic):
-        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, Mapping):
-        return a.keys() == b.keys() and all(_same(a[name], b[name]) for name in a)
-    if isinstance(a, list):
-        return len(a) == len(b) and all(_same(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)

@@ -14,7 +14,7 @@ import numpy as np
 from tensorstore_ds.annex.editing.compare import SampleCount
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.errors import OptionError, SourceError
-from tensorstore_ds.format.kinds import EncodedImageField, LabelField
+from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.codecs import open_image, orientation, quiet_pillow
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -170,7 +170,7 @@ def _compare(
                 plain.append((path, row))
     options, field = store.manifest.conversion_options, split.fields.get("image")
     found.resized = bool(options.get("size") or options.get("max_side"))
-    found.resized |= isinstance(field, EncodedImageField) and field.encoding in ("jpeg", "smart")
+    found.resized |= field is not None and field.encoding in ("jpeg", "smart")
     if not found.resized:
         for path, row in plain[:: max(1, -(-len(plain) // _COMPARED))]:
             found.compared += 1

@@ -23,8 +23,8 @@ from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField
-from tensorstore_ds.format.kinds.base import ArrayField, first_of_kind
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField
+from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.options import declarations, meant
@@ -461,17 +461,17 @@ def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[st
     """A function that returns the group of a row of a split, which all have the same fields."""
     fields = next(iter(splits.values())).fields
     if by == DUPLICATES:
-        image = next(name for name, field in fields.items() if isinstance(field, ImageField))
+        image = next(name for name, field in fields.items() if field.encoding)
 
         def digest(split: str, row: int) -> str:
             stored = splits[split][image][row]
             return hashlib.sha256(stored if isinstance(stored, bytes) else stored.tobytes()).hexdigest()
 
         return digest
-    if isinstance(field := fields.get(by), ArrayField) and not field.spec.shape:
+    numbers = [name for name, each in fields.items() if each.is_number]
+    if by in numbers:
         return lambda split, row: str(splits[split][by][row])
     of_key = key_group(by, option)
-    numbers = [name for name, each in fields.items() if isinstance(each, ArrayField) and not each.spec.shape]
     keys = (each.key(row) for each in splits.values() for row in range(len(each)))
     check_finds(by, option, keys, numbers)
     return lambda split, row: of_key(splits[split].key(row))

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.numbers import calculate, compare, negative
 from tensorstore_ds.errors import OptionError, one_line
-from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, SizeField
-from tensorstore_ds.format.kinds.base import ArrayField, Field
+from tensorstore_ds.format.kinds import KeyField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -172,11 +172,9 @@ def columns(split: Split) -> dict[str, Column]:
     """
     found: dict[str, Column] = {}
     for name, field in split.fields.items():
-        if isinstance(field, LabelField):
-            found[name] = partial(_labels, split, name, np.array([*field.classes, ""], object))  # -1 is the last one
-        elif isinstance(field, LabelsField):
-            found[name] = partial(_names, split, name, field)
-        elif isinstance(field, ArrayField) and not field.spec.shape:
+        if field.joins_classes and not field.class_value:
+            found[name] = partial(_named, split, name, field)
+        elif field.is_number:
             found[name] = partial(_numbers, split, name)
     sizes = split.first(SizeField)
     if sizes is not None or "image" in split.fields:
@@ -191,13 +189,14 @@ def columns(split: Split) -> dict[str, Column]:
     return found
 
 
-def _labels(split: Split, name: str, names: Values, start: int, stop: int) -> Values:
-    labels: Values = names[split[name][start:stop]]
-    return labels
-
-
-def _names(split: Split, name: str, field: LabelsField, start: int, stop: int) -> Values:
-    return _objects([{*field.names_of(row)} for row in split[name][start:stop]])
+def _named(split: Split, name: str, field: Field, start: int, stop: int) -> Values:
+    rows = split[name][start:stop]
+    owners, numbers = field.class_rows(rows)
+    names = np.array([*field.classes, ""], object)[numbers]  # -1 is the last one
+    if owners is None:
+        return np.asarray(names)
+    edges = owners.searchsorted(np.arange(1, len(rows)))
+    return _objects([{*each} for each in np.split(names, edges)])
 
 
 def _numbers(split: Split, name: str, start: int, stop: int) -> Values:

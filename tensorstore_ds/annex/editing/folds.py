@@ -23,8 +23,8 @@ from tensorstore_ds.conversion.plan import key_hashes
 from tensorstore_ds.csv_files import csv_text
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
-from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
+from tensorstore_ds.format.kinds import KeyField, TextField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import declarations, refusal, shortened, unknown_name
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -275,24 +275,20 @@ class _Classes:
     def of(cls, split: Split, name: str, rows: Ints) -> _Classes:
         field = _field(split, name, "stratify")
         where = f"{split.name}/{name}"
-        if isinstance(field, LabelField):
-            labels = split.column(name).take(rows)
-            _check(labels, len(field.classes), where, least=UNLABELLED)
-            return cls(field.classes, None, labels)
-        if isinstance(field, LabelsField):
-            owners, numbers = np.nonzero(split.column(name).take(rows) > 0)
-            return cls(field.classes, owners, numbers)
-        if isinstance(field, ObjectsField) and "labels" in field.values:
-            taken = split.table(name).take(rows)
-            labels = taken["labels"].astype(np.int64)
-            _check(labels, len(field.classes), f"{where}/labels", least=0)
-            return cls(field.classes, np.repeat(np.arange(len(rows)), np.diff(taken.offsets)), labels)
-        possible = [*of_kind(split.fields, LabelField), *of_kind(split.fields, LabelsField)]
-        possible += [each for each, found in of_kind(split.fields, ObjectsField).items() if "labels" in found.values]
+        if _has_classes(field):
+            owners, labels = field.class_rows(split[name].take(rows))
+            least = UNLABELLED if owners is None else 0
+            _check(labels, len(field.classes), "/".join(filter(None, (where, field.class_value))), least=least)
+            return cls(field.classes, owners, labels)
+        possible = [each for each, found in split.fields.items() if _has_classes(found)]
         advice = f"Use {' or '.join(possible)}." if possible else "Divide the split without it."
         raise OptionError(
             f"`stratify`: expected a field of labels, or of objects with classes, found {name} ({field.kind}). {advice}"
         )
+
+
+def _has_classes(field: Field) -> bool:
+    return field.joins_classes and (not field.class_value or field.class_value in field.arrays)
 
 
 def _check(labels: Ints, classes: int, where: str, *, least: int) -> None:
@@ -535,8 +531,8 @@ def _field_groups(split: Split, rows: Ints, by: str) -> Iterator[bytes]:
         split.fetch([by], rows)
         for row, own in zip(rows.tolist(), alone, strict=True):
             yield "\0\0".join(split.table(by)[row]).encode("utf-8", "surrogateescape") or own
-    elif isinstance(field, ArrayField) and not field.spec.shape and np.dtype(field.spec.dtype).kind in "biu":
-        unlabelled = UNLABELLED if isinstance(field, LabelField) else None
+    elif field is not None and _groups_rows(field):
+        unlabelled = UNLABELLED if field.joins_classes else None
         for value, own in zip(split.column(by).take(rows).tolist(), alone, strict=True):
             yield own if value == unlabelled else str(value).encode()
     elif field is not None:
@@ -554,5 +550,4 @@ def _field_groups(split: Split, rows: Ints, by: str) -> Iterator[bytes]:
 
 
 def _groups_rows(field: Field) -> bool:
-    is_number = isinstance(field, ArrayField) and not field.spec.shape and np.dtype(field.spec.dtype).kind in "biu"
-    return isinstance(field, TextField) or is_number
+    return isinstance(field, TextField) or (field.is_number and np.dtype(field.arrays[""].dtype).kind in "biu")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.rows import FieldWriter
 from tensorstore_ds.conversion.shard_writer import COPY_NBYTES
-from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, TableField
 from tensorstore_ds.format.schema import ArraySpec
 
 
@@ -35,10 +33,6 @@ class GivenRows:
     def nbytes(self) -> int:
         """Size of the rows in bytes as stored."""
         return len(self) * self.spec.row_nbytes
-
-    def check(self, field: Field, sizes: ImageSizes) -> Iterator[Finding]:
-        """Problems of the rows as values of a field."""
-        return field.check(self, sizes) if isinstance(field, ArrayField) else iter(())
 
     def part(self, start: int, stop: int) -> GivenRows:
         """Rows ``[start, stop)`` of these."""
@@ -80,10 +74,6 @@ class GivenTable:
         parts: list[Given] = [*self.values.values(), *self.lists.values()]
         return self.offsets.nbytes + sum(part.nbytes for part in parts)
 
-    def check(self, field: Field, sizes: ImageSizes) -> Iterator[Finding]:
-        """Problems of the rows as values of a field."""
-        return field.check(self, sizes) if isinstance(field, TableField) else iter(())
-
     def part(self, start: int, stop: int) -> GivenTable:
         """Rows ``[start, stop)`` of these."""
         return replace(self, rows=self.rows[start:stop])
@@ -92,10 +82,9 @@ class GivenTable:
         """Write the rows as the one named field."""
         for name in names:
             lengths = self._append(writer, name)
-            if isinstance(writer.fields[name], ObjectsField):
-                first, last = self._ends()
-                labels = {"labels": self.values["labels"][first:last]} if "labels" in self.values else {}
-                writer.count(name, lengths, labels)
+            value = writer.fields[name].class_value
+            first, last = self._ends()
+            writer.count(name, lengths, {value: self[value][first:last]} if value in self.values else {})
 
     def _append(self, writer: FieldWriter, name: str) -> NDArray[np.int64]:
         first, last = self._ends()

@@ -24,7 +24,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import ArrayField, of_kind
+from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.format.kinds.image import PixelField
 from tensorstore_ds.format.manifest import Manifest, SplitEntry, shard_path
 from tensorstore_ds.imaging import MAX_PIXELS
@@ -77,7 +77,7 @@ class Reencoding:
         store, options = self._store, self._options
         fields = store.manifest.fields
         is_resized = options.size is not None or options.max_side is not None
-        moved = {n: f for n, f in fields.items() if is_resized and isinstance(f, ObjectsField | MaskField)}
+        moved = {name: field for name, field in fields.items() if is_resized and field.moves}
         _check_objects(store, of_kind(moved, ObjectsField))
         source = StoredSamples(store, moved)
         contents = source.scan()
@@ -96,7 +96,7 @@ class Reencoding:
         """The shapes of all images, which a store knows, and how images of each shape are stored."""
         store, surveyed, largest = self._store, Survey(), MAX_PIXELS
         field = store.manifest.fields["image"]
-        dtype = field.spec.dtype if isinstance(field, ArrayField) else getattr(field, "dtype", "uint8")
+        dtype = field.dtype or "uint8"
         for (height, width, channels), count in _shapes(store):
             surveyed.sizes[f"{height}x{width}"] += count
             surveyed.kinds[Kind(channels, dtype)] += count

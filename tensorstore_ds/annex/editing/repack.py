@@ -32,7 +32,6 @@ from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
-from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.schema import Layout
 from tensorstore_ds.keywords import RepackKeywords
 from tensorstore_ds.options import chosen, takes_options
@@ -106,7 +105,7 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
     if options.encoding is None:
         return False
     image = store.manifest.fields.get("image")
-    if not isinstance(image, ImageField):
+    if image is None or not image.encoding:
         found = "none" if image is None else image.describe()
         raise OptionError(f"{store.path}: expected images that can be encoded, found {found}. Give `layout` alone.")
     is_same = options.size is None and options.max_side is None and options.color == "auto"

@@ -26,8 +26,7 @@ from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
-from tensorstore_ds.format.joining import Numbers, unknown_object
-from tensorstore_ds.format.kinds import ImageField, MaskField, ObjectsField
+from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
 from tensorstore_ds.format.manifest import Shard, SplitEntry, shard_path
 from tensorstore_ds.format.schema import ArraySpec, Layout
@@ -305,9 +304,7 @@ def write_shard(
     )
     copies = whole.data_files(kept) if whole else {}
     sums: Mapping[str, Callable[..., Sums | None]] = {
-        name: each.sums
-        for name, each in fields.items()
-        if isinstance(each, ArrayField | ObjectsField) and name not in uncounted
+        name: each.sums for name, each in fields.items() if each.is_counted and name not in uncounted
     }
     read = [name for name in fields if name not in kept or name in sums]
     is_final = {}  # by array that is written: whether its bytes are not compressed after
@@ -349,7 +346,7 @@ def write_shard(
 
 def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, Any]:
     """Count a field's statistics in some rows; statistics of image files are joined instead."""
-    if not isinstance(field, ArrayField | ObjectsField):
+    if not field.is_counted:
         return joined_statistics([piece for piece in rows if isinstance(piece, Piece)], name, field)
     return dict(_counted(rows, name, field).summary().get(name, {}))
 
@@ -358,7 +355,7 @@ def count_changed(
     known: object, whole: Piece, gone: Piece, come: Iterable[StoreRows], name: str, field: Field
 ) -> dict[str, Any] | None:
     """Update the `known` statistics after some rows were removed and others added; None if all must be counted."""
-    if not isinstance(field, ArrayField | ObjectsField) or 2 * len(gone.rows) > len(whole.rows):
+    if not field.is_counted or 2 * len(gone.rows) > len(whole.rows):
         return None
     sums = parse_summary(field.kind, known, weight_of(whole, name, field))
     part = _counted([gone], name, field).get(name)
@@ -370,7 +367,7 @@ def count_changed(
     return dict(statistics.summary().get(name, {}))
 
 
-def _counted(rows: Iterable[StoreRows], name: str, field: ArrayField | ObjectsField) -> Statistics:
+def _counted(rows: Iterable[StoreRows], name: str, field: Field) -> Statistics:
     """The sums of a field in some rows; none if it has none."""
     statistics, sums = Statistics(), field.sums
     if type(field) is not ArrayField:
@@ -400,7 +397,7 @@ def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> d
     found = {
         name: joined_statistics(pieces, name, field)
         for name, field in fields.items()
-        if isinstance(field, ImageField | MaskField) and (is_whole or isinstance(field, TableField))
+        if field.is_large and (is_whole or not field.is_counted)
     }
     return {name: known for name, known in found.items() if known}
 
@@ -414,10 +411,10 @@ def joined_statistics(pieces: Sequence[Piece], name: str, field: Field) -> dict[
 
 def weight_of(piece: Piece, name: str, field: Field) -> int:
     """Weight of a piece's rows in the statistics of a field: pixels for images, else samples."""
-    if not isinstance(field, ImageField):
+    if not field.encoding:
         return len(piece.rows)
-    if isinstance(field, ArrayField):
-        return len(piece.rows) * math.prod(field.spec.shape[:2])
+    if field.one_shape is not None:
+        return len(piece.rows) * math.prod(field.one_shape[:2])
     split = piece.store[piece.split]
     shape = split.table(name).per_row["shape"] if name in split.fields else None
     shapes = shape.take(piece.rows) if isinstance(shape, Column) else np.empty((0, 2))
@@ -489,49 +486,43 @@ class _PieceRows:
             self._unknown(name, each)
             return
         column, numbers = self._split[name], self._piece.classes.get(name)
-        if isinstance(each, ArrayField) and isinstance(column, Column):
+        if isinstance(column, Column):
             self._fixed(name, each, column, numbers)
-        elif isinstance(each, ObjectsField) and isinstance(column, RaggedColumn):
-            self._objects(name, each, column, numbers)
-        elif isinstance(each, TableField) and isinstance(column, RaggedColumn):
-            if name == "key" and self._piece.prefix:
-                self._prefixed(name, column)
-            else:
-                self._table(name, column, self._runs)
-                self._per_row(name, each, column)
+        elif name == "key" and self._piece.prefix:
+            self._prefixed(name, column)
+        elif isinstance(each, TableField):
+            self._values(name, each, column, numbers)
 
     def _unknown(self, name: str, each: Field) -> None:
         """Append the value for unknown of a field that the piece's store lacks."""
-        rows = len(self._piece.rows)
-        if isinstance(each, ArrayField):
-            step = _at_once(each.spec)
+        rows, one = len(self._piece.rows), each.unknown_row
+        if one is not None:
+            step = max(1, COPY_NBYTES // max(1, one.nbytes))
             for start in range(0, rows, step):
-                shape = min(step, rows - start), *each.spec.shape
-                values = np.full(shape, each.unknown, each.spec.dtype)
+                values = np.repeat(one[None], min(step, rows - start), axis=0)
                 self._write(name, values)
                 self._count(name, values)
-            return
-        none = np.zeros(rows, np.int64)
-        self._offsets(name, none)
-        if isinstance(each, ObjectsField):
-            self._count(name, none, {"labels": np.empty(0, np.int64)} if each.classes else {})
+        else:
+            none = np.zeros(rows, np.int64)
+            self._offsets(name, none)
+            self._count(name, none, {each.class_value: np.empty(0, np.int64)} if each.classes else {})
 
-    def _fixed(self, name: str, each: ArrayField, column: Column, numbers: NDArray[np.int64] | None) -> None:
+    def _fixed(self, name: str, each: Field, column: Column, numbers: NDArray[np.int64] | None) -> None:
         for values in _pieces(column, self._runs):
             if numbers is not None:
                 values = each.renumbered(values, numbers)
             self._write(name, values)
             self._count(name, values)
 
-    def _objects(self, name: str, each: ObjectsField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
-        """Append objects, except those whose class was removed."""
-        lengths = np.diff(column.offsets)[self._piece.rows]
+    def _values(self, name: str, each: TableField, column: RaggedColumn, numbers: NDArray[np.int64] | None) -> None:
+        """Append the values of a table, except those whose class was removed."""
+        lengths, own = np.diff(column.offsets)[self._piece.rows], column.field
         values = value_runs(column, self._runs)
         labels: NDArray[np.int64] | None = None
-        if "labels" in column.values:
-            labels = np.concatenate([np.empty(0, np.int64), *_pieces(column["labels"], values)])
-        elif "labels" in each.values:
-            labels = unknown_object(each, "labels", int(lengths.sum()))
+        if each.class_value in column.values:
+            labels = np.concatenate([np.empty(0, np.int64), *_pieces(column[each.class_value], values)])
+        elif each.class_value in each.values:
+            labels = each.value_of(each.class_value, own, {}, int(lengths.sum()))
         if numbers is not None and labels is not None:
             labels = numbers[labels]
             if (labels < 0).any():
@@ -541,42 +532,28 @@ class _PieceRows:
                 values = runs_of(rows_of(values)[keep])
         self._offsets(name, lengths)
         for value, spec in each.values.items():
-            if value == "labels" and labels is not None:
-                self._write(f"{name}/labels", labels)
-            elif value in ("keypoints", "visibility"):
-                self._keypoints(name, value, each, column, values)
-            elif value in column.values:
-                self._column(f"{name}/{value}", column.values[value], values)
+            path, made_of = f"{name}/{value}", each.made_of(value, own)
+            if value == each.class_value and labels is not None:
+                self._write(path, labels)
+            elif value in column.values and not made_of:
+                self._column(path, column.values[value], values)
             elif value in column.lists:
-                self._table(f"{name}/{value}", column.lists[value], values)
+                self._table(path, column.lists[value], values)
             elif spec.is_ragged:
-                self._offsets(f"{name}/{value}", np.zeros(int(lengths.sum()), np.int64))
+                self._offsets(path, np.zeros(int(lengths.sum()), np.int64))
             else:
-                self._write(f"{name}/{value}", unknown_object(each, value, int(lengths.sum())))
+                rows, step = rows_of(values), _at_once(spec)
+                for some in (rows[start : start + step] for start in range(0, len(rows), step)):
+                    stored = {known: column.values[known].take(some) for known in made_of}
+                    self._write(path, each.value_of(value, own, stored, len(some)))
         self._per_row(name, each, column)
-        self._count(name, lengths, {} if labels is None else {"labels": labels})
-
-    def _keypoints(self, name: str, value: str, each: ObjectsField, column: RaggedColumn, runs: Runs) -> None:
-        """Append keypoints or their visibility, ordered by the new names."""
-        own = getattr(self._split.fields[name], "keypoints", ())
-        known = value if value in column.values else "keypoints"
-        if value in column.values and own == each.keypoints:
-            self._column(f"{name}/{value}", column.values[value], runs)
-            return
-        rows, step = rows_of(runs), _at_once(each.values[value])
-        for start in range(0, len(rows), step):
-            some = rows[start : start + step]
-            stored = {known: column.values[known].take(some)} if known in column.values else {}
-            self._write(f"{name}/{value}", fitted_keypoints(each, own, value, stored, len(some)))
+        self._count(name, lengths, {} if labels is None else {each.class_value: labels})
 
     def _table(self, name: str, column: RaggedColumn, runs: Runs) -> None:
+        """Append the lists of a ragged value."""
         rows = rows_of(runs)
         self._offsets(name, column.offsets[rows + 1] - column.offsets[rows])
-        values = value_runs(column, runs)
-        for value, part in column.values.items():
-            self._column(f"{name}/{value}", part, values)
-        for value, lists in column.lists.items():
-            self._table(f"{name}/{value}", lists, values)
+        self._column(f"{name}/items", column["items"], value_runs(column, runs))
 
     def _per_row(self, name: str, each: TableField, column: RaggedColumn) -> None:
         """Append lists; those that the piece's store lacks are empty."""
@@ -597,23 +574,6 @@ class _PieceRows:
     def _column(self, path: str, column: Column, runs: Runs) -> None:
         for values in _pieces(column, runs):
             self._write(path, values)
-
-
-def fitted_keypoints(
-    field: ObjectsField, own: Sequence[str], value: str, known: Mapping[str, NDArray[Any]], count: int
-) -> NDArray[Any]:
-    """The keypoints or the visibility of objects with keypoints of `own` names as `field` has them.
-
-    A keypoint without a known visibility is visible if it has coordinates.
-    """
-    filled = unknown_object(field, value, count)
-    both = [name for name in own if name in field.keypoints]
-    to, places = [field.keypoints.index(name) for name in both], [own.index(name) for name in both]
-    if value in known:
-        filled[:, to] = known[value][:, places]
-    elif value == "visibility" and "keypoints" in known:
-        filled[:, to] = 2 * ~np.isnan(known["keypoints"][:, places]).any(axis=2)
-    return filled
 
 
 def runs_of(rows: NDArray[np.int64]) -> Runs:

@@ -14,7 +14,7 @@ from tensorstore_ds.annex.exporting.formats import EXPORT_FORMATS
 from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
 from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import notebook_bar
@@ -102,7 +102,7 @@ def export(
     left_out = Counter(exporter.left_out)
     for name, each in opened.manifest.fields.items():
         firsts = exporter.label, exporter.labels, exporter.objects
-        is_second = isinstance(each, LabelField | LabelsField | ObjectsField) and all(each is not own for own in firsts)
+        is_second = each.joins_classes and all(each is not own for own in firsts)
         is_second = is_second and ArrayField not in exporter.takes
         if is_second or not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
             left_out[name] += sum(len(opened[split]) for split in names)

@@ -23,7 +23,8 @@ class NpyExporter(Exporter):
     takes: ClassVar[tuple[type, ...]] = (ArrayField,)
 
     def check(self) -> None:
-        if not isinstance(self.store.manifest.fields.get("image"), ArrayField):
+        image = self.store.manifest.fields.get("image")
+        if image is None or image.one_shape is None:
             message = (
                 "expected images as pixels of one size, found others or none. Write such a store first: "
                 "tsds repack with an `encoding` of raw and a `size`."

@@ -30,12 +30,11 @@ from tensorstore_ds.annex.measuring.delivery import marks_of_split
 from tensorstore_ds.annex.measuring.lane import Answer, Lane, take_turns
 from tensorstore_ds.annex.measuring.system import machine
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import RawImageField
-from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.keywords import BenchKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.progress import notebook_bar
+from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Store, open as open_store
 
 #: Each cell is measured in so many rounds, forwards and backwards, so that other programs disturb all ways.
@@ -210,8 +209,8 @@ class _Run:
     @property
     def _nbytes(self) -> int:
         """Bytes of the loaded columns of fixed shape, which are nearly all bytes."""
-        known = self.split.fields
-        return sum(self.split[name].nbytes for name in self.fields.values() if isinstance(known[name], ArrayField))
+        columns = (self.split[name] for name in self.fields.values())
+        return sum(column.nbytes for column in columns if isinstance(column, Column))
 
     def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Answer]:
         """Measure first epochs before anything is read: pages that a process has mapped cannot be dropped."""
@@ -258,12 +257,8 @@ class _Run:
     def _pixels_agree(self, group: str) -> bool:
         """Whether pixels can be compared, and equal those of the files if the way reads files."""
         field = self.split.fields[self.fields["image"]]
-        if (
-            self._image_size is not None
-            or not isinstance(field, RawImageField)
-            or field.spec.dtype != "uint8"
-            or self._nbytes > COMPARED_NBYTES
-        ):
+        is_stored = field.one_shape is not None and field.dtype == "uint8"
+        if self._image_size is not None or not is_stored or self._nbytes > COMPARED_NBYTES:
             return False
         options = self.store.manifest.conversion_options
         return group != "files" or (options.get("size") is None and options.get("encoding", "raw") != "jpeg")

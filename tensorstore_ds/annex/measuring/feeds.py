@@ -25,7 +25,6 @@ from tensorstore_ds.annex.measuring.files import open_files
 from tensorstore_ds.annex.measuring.system import drop_files
 from tensorstore_ds.annex.training.crops import How, Size, decode_plan, how_of
 from tensorstore_ds.errors import ResidencyError
-from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.batches import collate_samples
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
@@ -200,7 +199,7 @@ class TensorsFeed(SplitFeed):
         field = split.fields[fields["image"]]
         if self.subject.image_size is not None:
             raise ResidencyError("expected pixels of one size to hold, found crops, which differ in each epoch")
-        if not isinstance(field, RawImageField):
+        if field.one_shape is None:
             raise ResidencyError(f"expected images kept as pixels of one size, found {field.describe()}")
         needed, limit = tensors_nbytes(split, fields), self.subject.memory
         if limit is None:

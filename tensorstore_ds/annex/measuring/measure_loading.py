@@ -17,7 +17,6 @@ import torch
 from tensorstore_ds.annex.measuring.diagnosis_results import Decoding, Memory, Run, Settings, TransformRun
 from tensorstore_ds.annex.measuring.measure import finish, in_turns, measure
 from tensorstore_ds.annex.measuring.measure_machine import hashed
-from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.loader import DataLoader
@@ -199,7 +198,7 @@ def major_faults() -> int | None:
 def encoding_of(dataset: StoreDataset) -> str:
     """Encoding of the images; empty if none are read."""
     image = dataset.split.fields.get("image") if "image" in dataset.fields else None
-    return image.encoding if isinstance(image, ImageField) else ""
+    return "" if image is None else image.encoding
 
 
 def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | None:

@@ -27,7 +27,7 @@ from tensorstore_ds.annex.training.memory import let_go
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import device_of
 from tensorstore_ds.errors import ResidencyError, TsdsError
-from tensorstore_ds.format.kinds import EncodedImageField, LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.loading.device import move
 from tensorstore_ds.loading.fields import is_decoded
@@ -181,11 +181,11 @@ def fields_of(split: tsds.Split) -> tuple[dict[str, str], str]:
             for name in of_kind(split.fields, kind):
                 return {"image": "image", kind.kind: name}, str(error)
         return {"image": "image"}, str(error)
-    if isinstance(split.fields.get(task.label_field), LabelsField):
+    if task.label_field in of_kind(split.fields, LabelsField):
         return {"image": "image"}, "images with several labels are loaded alone: training needs one label per image."
     fields = {"image": "image", "label": task.label_field, "objects": task.objects_field}
     image, reason = split.fields["image"], ""
-    if isinstance(image, EncodedImageField):
+    if image.encoding not in ("", "raw"):
         reason = f'images are kept as {image.encoding}, {_NEEDS} Or convert with `encoding="raw"`.'
     elif is_decoded(image):
         reason = f"images differ in size, {_NEEDS} Or convert with `size`."

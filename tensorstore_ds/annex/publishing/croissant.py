@@ -10,7 +10,7 @@ from typing import Any
 
 from tensorstore_ds.annex.publishing.citing import license_url, person
 from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of
-from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.reading.store_files import open_file
 
@@ -207,7 +207,7 @@ def _records(name: str, key: str, data_type: str, fields: list[dict[str, Any]], 
 def _preview(facts: Facts, split: str) -> dict[str, Any]:
     name, fields = f"preview-{split}", facts.store.manifest.fields
     found = [_column(name, split, "image", "sc:ImageObject", "The image, made small.", path="bytes")]
-    if any(isinstance(field, ObjectsField | MaskField) for field in fields.values()):
+    if any(field.moves for field in fields.values()):
         found.append(
             _column(name, split, "drawn", "sc:ImageObject", "With what is annotated drawn on it.", path="bytes")
         )

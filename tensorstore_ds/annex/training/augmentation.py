@@ -16,7 +16,8 @@ from tensorstore_ds.annex.augment.color import ColorJitter
 from tensorstore_ds.annex.augment.mosaic import Mosaic
 from tensorstore_ds.annex.training.options import DetectorOptions, ModelOptions, TrainOptions
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import EncodedImageField, ObjectsField
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import Fitting, Letterbox, Resize
 from tensorstore_ds.loading.augment.geometry import (
@@ -110,8 +111,8 @@ def train_transform(
     elif vit.channels in (1, 3) and options.augment == "light":
         steps.append(ColorJitter(0.2, 0.2))
     if options.flip:
-        has_objects = isinstance(split.fields.get("objects"), ObjectsField)
-        steps.append(RandomHorizontalFlip.from_split(split) if has_objects else RandomHorizontalFlip())
+        objects = named(split.fields, "objects", ObjectsField)
+        steps.append(RandomHorizontalFlip.from_split(split) if objects else RandomHorizontalFlip())
     return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
 
 
@@ -129,7 +130,7 @@ def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
     If the store has none, because its files are gray and in color or were not decoded, use those of photographs.
     """
     channels = split.channel_moments
-    if channels is None and isinstance(split.fields["image"], EncodedImageField):
+    if channels is None and split.fields["image"].encoding not in ("", "raw"):
         is_gray = split.image_shapes[:, 2].max() == 1
         return Normalize(*(values[1:2] if is_gray else values for values in PHOTOGRAPHS), dtype=dtype)
     if channels is None:

@@ -8,7 +8,6 @@ from typing import Any, Literal, cast
 from torchvision.transforms import v2
 
 from tensorstore_ds.annex.training.data import image_shape
-from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import CenterCrop, Resize
 from tensorstore_ds.loading.augment.geometry import RandomHorizontalFlip, RandomResizedCrop
@@ -22,7 +21,7 @@ How = Literal["resize", "random", "center"]
 
 def image_size_of(split: Split, asked: Size | None) -> Size | None:
     """(height, width) of the crops: as given, else as `tsds train` chooses if sizes differ; None keeps images whole."""
-    if asked is not None or isinstance(split.fields["image"], RawImageField):
+    if asked is not None or split.fields["image"].one_shape is not None:
         return asked
     sizes = split.image_shapes[:, :2]
     if (sizes == sizes[0]).all():

@@ -25,15 +25,12 @@ from tensorstore_ds.annex.training.tasks import (
 )
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import (
-    ImageField,
     LabelField,
     LabelsField,
     MaskField,
     ObjectsField,
-    RaggedImageField,
-    RawImageField,
 )
-from tensorstore_ds.format.kinds.base import Field, first_of_kind, of_kind
+from tensorstore_ds.format.kinds.base import Field, first_of_kind, named, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.loading.augment.compose import Compose
@@ -188,10 +185,10 @@ def reason_for(split: Split, task: Task, asked: TaskName) -> str:
 def _possible_tasks(fields: Mapping[str, Field]) -> dict[str, Task]:
     """The tasks that the fields allow, by name; ``auto`` chooses the first one."""
     label, several = first_of_kind(fields, LabelField) or "", first_of_kind(fields, LabelsField) or ""
-    table = fields.get("objects")  # other names are not moved by transforms
-    values = table.values if isinstance(table, ObjectsField) else {}
-    keypoints = table.keypoints if isinstance(table, ObjectsField) and "keypoints" in values else ()
-    object_classes = table.classes if isinstance(table, ObjectsField) and "labels" in values else ()
+    table = named(fields, "objects", ObjectsField) or ObjectsField({})  # other names are not moved by transforms
+    values = table.values
+    keypoints = table.keypoints if "keypoints" in values else ()
+    object_classes = table.classes if "labels" in values else ()
     classes = fields[label].classes if label else object_classes
     possible: list[Task] = []
     if label:
@@ -251,12 +248,12 @@ def has_labels(task: Task, split: Split, rows: RowNumbers = None) -> bool:
 def image_shape(split: Split) -> tuple[int, int, int]:
     """(height, width, channels) of all images; if sizes differ, a square of 224, or less if most are smaller."""
     field = split.fields.get("image")
-    if not isinstance(field, ImageField):
+    if field is None or not field.encoding:
         raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
-    if isinstance(field, RawImageField | RaggedImageField) and field.dtype not in ("uint8", "float32", "float16"):
+    if field.dtype not in ("", "uint8", "float32", "float16"):
         raise OptionError(f"{split.name}/image: expected uint8, found {field.dtype}. Convert 8-bit images.")
-    if isinstance(field, RawImageField):
-        height, width, channels = field.spec.shape
+    if field.one_shape is not None:
+        height, width, channels = field.one_shape
         return height, width, channels
     shapes = split.image_shapes
     channels = int(shapes[:, 2].max())  # gray images among others are read as RGB

@@ -23,7 +23,8 @@ from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
-from tensorstore_ds.format.kinds import ObjectsField, RawImageField
+from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.imaging.boxes import box_ious
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.options import user_path
@@ -229,10 +230,6 @@ def in_stored_pixels(rows: BoxRows, split: Split, canvas: tuple[int, int]) -> Bo
 
 def stored_size(split: Split, row: int) -> tuple[int, int]:
     """(height, width) of a stored image."""
-    field = split.fields["image"]
-    if isinstance(field, RawImageField):
-        height, width, _ = field.spec.shape
-        return int(height), int(width)
     height, width = split.image_shapes[row, :2].tolist()
     return height, width
 
@@ -267,8 +264,8 @@ def predict_store(
             "metrics are computed by tsds.training.evaluate, and by tsds predict without options of detections."
         )
     classes = card.task.classes
-    table = chosen.fields.get("objects")
-    truth_field = table if isinstance(table, ObjectsField) and {"boxes", "labels"} <= table.values.keys() else None
+    table = named(chosen.fields, "objects", ObjectsField)
+    truth_field = table if table is not None and {"boxes", "labels"} <= table.values.keys() else None
     has_truth = truth_field is not None
     if truth_field is not None:
         check_classes(chosen, truth_field.classes, card)

@@ -23,6 +23,7 @@ from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
 
@@ -137,7 +138,7 @@ def add_predictions(
             continue
         for field, values in _predicted(model, card, opened, opened[name], os.fspath(checkpoint)).items():
             found.setdefault(field, {})[name] = values
-    has_labels = isinstance(opened.manifest.fields.get(card.task.label_field), LabelField)
+    has_labels = named(opened.manifest.fields, card.task.label_field, LabelField) is not None
     classed = "prediction" if has_labels else "predictions"
     return add_fields(
         store,

@@ -58,14 +58,39 @@ class StoredTable(Protocol):
     def __getitem__(self, name: str, /) -> StoredRows: ...
 
 
+#: Advice if fields cannot be joined.
+APART = "Keep two stores, and load them together with tsds.MixedDataset."
+
+
+class FieldsDifferError(Exception):
+    """Fields that cannot be joined. `side` is the number of the side that differs from those before it."""
+
+    def __init__(self, side: int, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.side, self.message, self.advice = side, message, advice
+
+
 class Field:
     """One field of a store. A kind is a class that derives from `ArrayField` or from `TableField`.
 
     Attributes:
         kind: its name in the manifest.
+        joins_classes: whether fields with different classes can be joined: the kind has `with_classes`, and its rows
+            or its `class_value` contain class numbers.
+        class_value: the value with class numbers in tables of a kind that has one.
+        is_key: whether it names samples, so that commands can find them.
+        moves: whether values have places in an image, and are transformed with it.
+        is_counted: whether statistics follow from the stored rows alone.
+        is_large: whether rows are so large that known statistics are joined where possible, instead of counted.
     """
 
     kind: ClassVar[str]
+    joins_classes: ClassVar[bool] = False
+    class_value: ClassVar[str] = ""
+    is_key: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    is_counted: ClassVar[bool] = False
+    is_large: ClassVar[bool] = False
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -94,21 +119,92 @@ class Field:
         """The field as the manifest has it."""
         raise NotImplementedError
 
+    @property
+    def unknown_row(self) -> NDArray[Any] | None:
+        """The row of a sample whose value is unknown; None in tables, where such a sample has no values."""
+        spec, number = self.arrays.get(""), 0 if self.unknown is None else self.unknown
+        return None if spec is None else np.full(spec.shape, number, spec.dtype)
+
+    @property
+    def encoding(self) -> str:
+        """Encoding of images; empty if the field contains none."""
+        return ""
+
+    @property
+    def dtype(self) -> str:
+        """Data type of images that are stored as pixels; empty if the field contains none."""
+        return ""
+
+    @property
+    def one_shape(self) -> tuple[int, ...] | None:
+        """(height, width, channels) of images that are stored as pixels of one shape."""
+        return None
+
+    @property
+    def absent_as(self) -> str:
+        """How a sample without the field is stored among others that have it, in words; empty if it cannot be."""
+        return "" if self.unknown is None else f"unknown, stored as {self.unknown}"
+
+    @property
+    def is_number(self) -> bool:
+        """Whether a sample has one number."""
+        return "" in self.arrays and not self.arrays[""].shape
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        """Names of values, classes and keypoints that other fields of this kind may lack, by what they name."""
+        return {}
+
     def likeness(self) -> dict[str, Any]:
         """What must be equal in fields that become one field: `dump` without the members that may differ."""
-        return self.dump()
+        same = {name: value for name, value in self.dump().items() if name != "max_pixels"}
+        return {**same, "classes": []} if self.joins_classes else same
+
+    def advice_to_join(self, other: Field) -> str:
+        """What to do about a field of the same name that is not alike."""
+        return APART
+
+    def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
+        """The field for the samples of all sides, of which this is the first field that is not None.
+
+        `class_map` has new names of classes, empty for classes that are dropped. Raises `FieldsDifferError`.
+        """
+        return self.with_classes(joined_classes(own, class_map)) if self.joins_classes else self
+
+    def gaps(self, name: str, own: Self, class_map: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        """What a joined field adds to the samples of one of its sides, in words, and how it is stored there."""
+        return iter(())
 
     def with_classes(self, classes: tuple[str, ...]) -> Self:
-        """The field with other classes. Only kinds whose classes can be joined have it."""
-        raise NotImplementedError
+        """The field with other classes, of a kind whose classes can be joined."""
+        return replace(self, classes=classes)  # type: ignore[type-var]
 
-    def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
-        """Rows of a field whose classes have new numbers in this field, as this field has them.
+    def united(self, other: Field) -> Self:
+        """The field with the classes of another one in addition, in which values of both can be compared."""
+        return self.with_classes(joined_classes((self, other), {})) if self.joins_classes else self
+
+    def renumbered(self, rows: Any, numbers: NDArray[np.int64]) -> Any:
+        """Rows (n, ...), or values of a table, of a field whose classes have new numbers in this field.
 
         Args:
             numbers: the new number of each old class, (n,) int64; -1 for a class that is gone.
         """
         raise NotImplementedError
+
+    def class_rows(self, stored: Any) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Return the row of each class number in a column or a table, None if each row has one, and all of them (n,).
+
+        Only kinds whose classes can be joined have it.
+        """
+        raise NotImplementedError
+
+    def is_unknown(self, value: Any) -> bool:
+        """Whether the value of a sample is the one that stands for unknown."""
+        return equal(value, self.unknown_row)
+
+    def is_known(self, value: Any, own: Field, known: Any) -> bool:
+        """Whether a value of this field equals the `known` value of the field `own`, as far as this field has one."""
+        return equal(value, known)
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
@@ -123,12 +219,25 @@ class Field:
         """The field with what only the first sample tells, such as the size of images."""
         return self
 
+    def rows(self, name: str, samples: Sequence[EncodedSample]) -> Any:
+        """The stored rows of some samples: an array (n, ...), or the lengths and the values of a table."""
+        raise NotImplementedError
+
+    def sums(self, *rows: Any, **others: Any) -> Sums | None:
+        """The sums for the statistics of at least one row, or None if the kind has no statistics."""
+        return None
+
+    def check(self, stored: Any, image_sizes: ImageSizes) -> Iterator[Finding]:
+        """Yield the faults in the values of a split, `StoredRows` or a `StoredTable` whose offsets are sound."""
+        return iter(())
+
 
 @dataclass(frozen=True)
 class ArrayField(Field):
     """A field of fixed shape: one array with one row per sample. The kind ``array`` has no other meaning."""
 
     kind: ClassVar[str] = "array"
+    is_counted: ClassVar[bool] = True
     spec: ArraySpec
 
     @property
@@ -162,14 +271,6 @@ class ArrayField(Field):
     def row(self, name: str, sample: EncodedSample) -> Any:
         """Return the stored row of one sample."""
         return sample.arrays[name]
-
-    def sums(self, rows: NDArray[Any]) -> Sums | None:
-        """Return the sums for the statistics of at least one row, or None if the kind has no statistics."""
-        return None
-
-    def check(self, column: StoredRows, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """Yield the faults in the values of a split."""
-        return iter(())
 
 
 @dataclass(frozen=True)
@@ -217,10 +318,6 @@ class TableField(Field):
         data = {"kind": self.kind, "values": {name: spec.dump() for name, spec in self.values.items()}}
         return {**data, "per_row": {n: s.dump() for n, s in self.per_row.items()}} if self.per_row else data
 
-    def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        """Return the number of values of each sample (n,), all values back to back, and the arrays `per_row`."""
-        raise NotImplementedError
-
     def lists(
         self, name: str, samples: Sequence[EncodedSample]
     ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
@@ -235,13 +332,31 @@ class TableField(Field):
         """
         return values
 
-    def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums | None:
-        """Return the sums for the statistics of the result of `rows`, or None if the kind has no statistics."""
-        return None
+    def renumbered(self, rows: Mapping[str, Any], numbers: NDArray[np.int64]) -> Mapping[str, Any]:
+        """Return the values by name with new class numbers."""
+        if self.class_value not in rows:
+            return rows
+        return {**rows, self.class_value: numbers[rows[self.class_value]]}
 
-    def check(self, table: StoredTable, image_sizes: ImageSizes) -> Iterator[Finding]:
-        """Yield the faults in the values of a split whose offsets are sound."""
-        return iter(())
+    def class_rows(self, stored: Any) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+        """Return the row of each element, and its class number."""
+        lengths = np.diff(stored.offsets)
+        return np.repeat(np.arange(len(lengths)), lengths), np.asarray(stored[self.class_value][:])
+
+    def is_unknown(self, value: Any) -> bool:
+        """Whether the sample has no values."""
+        return not any(map(len, value.values())) if isinstance(value, Mapping) else not len(value)
+
+    def made_of(self, value: str, own: Field) -> tuple[str, ...]:
+        """Return the values of the field `own` that `value_of` needs; none if it has the value as this field has it."""
+        return ()
+
+    def value_of(self, value: str, own: Field | None, stored: Mapping[str, Any], count: int) -> Any:
+        """Return a value of `count` elements of the field `own` as this field has it, unknown where `own` lacks it.
+
+        `stored` has the values of `own` by name. Class numbers do not change.
+        """
+        return stored[value]
 
 
 @dataclass(frozen=True)
@@ -317,6 +432,12 @@ class UnreadableField:
 class UnknownField(Field):
     """A field of a kind that is newer than this version. Only its arrays can be read."""
 
+    entry: Mapping[str, Any]  #: as the manifest has it
+
+    def dump(self) -> dict[str, Any]:
+        """Return the entry unchanged."""
+        return dict(self.entry)
+
     @staticmethod
     def parse(values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
         """Parse the properties that follow from the arrays alone."""
@@ -332,10 +453,6 @@ class UnknownArrayField(UnknownField, ArrayField):
 
     entry: Mapping[str, Any]  #: as the manifest has it
 
-    def dump(self) -> dict[str, Any]:
-        """Return the entry unchanged."""
-        return dict(self.entry)
-
     def describe(self) -> str:
         """Describe its arrays and its kind."""
         return f"{super().describe()} · {_shown(self.entry)}"
@@ -347,10 +464,6 @@ class UnknownTableField(UnknownField, TableField):
 
     kind: ClassVar[str] = "table"
     entry: Mapping[str, Any]  #: as the manifest has it
-
-    def dump(self) -> dict[str, Any]:
-        """Return the entry unchanged."""
-        return dict(self.entry)
 
     def describe(self) -> str:
         """Describe its arrays and its kind."""
@@ -374,6 +487,12 @@ def unknown_number(spec: ArraySpec) -> int | float:
     return int(np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min)
 
 
+def joined_classes(own: Sequence[Field | None], class_map: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the classes of several fields with new names, each once."""
+    every = (class_map.get(old, old) for field in own if field is not None for old in field.classes)
+    return tuple(dict.fromkeys(new for new in every if new))
+
+
 F = TypeVar("F", bound=Field)
 
 
@@ -392,6 +511,12 @@ def image_of(field: Field) -> str:
     return getattr(field, "image", None) or "image"
 
 
+def named(fields: Mapping[str, Field], name: str, kind: type[F]) -> F | None:
+    """Return the field of this name if it is of this kind."""
+    field = fields.get(name)
+    return field if isinstance(field, kind) else None
+
+
 def first_of_kind(fields: Mapping[str, Field], kind: type[Field]) -> str | None:
     """Return the name of the first field of a kind, or None."""
     return next(iter(of_kind(fields, kind)), None)
@@ -407,3 +532,25 @@ def pieces(column: StoredRows) -> Iterator[tuple[int, NDArray[Any]]]:
 def counted(names: Sequence[str], noun: str, plural: str) -> str:
     """Return the number of names in words."""
     return f"{len(names):,} {noun}{'' if len(names) == 1 else plural}"
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Return whether two values are equal, also where both are NaN. Values of different types differ."""
+    if isinstance(a, np.ndarray | np.generic) and isinstance(b, np.ndarray | np.generic):
+        return np.array_equal(a, b, equal_nan=a.dtype.kind == "f" and b.dtype.kind == "f")
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(equal(a[name], b[name]) for name in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+#: Number of names that `some_of` lists.
+_NAMED = 5
+
+
+def some_of(names: Sequence[str]) -> str:
+    """Return the first names, and the number of the others."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")

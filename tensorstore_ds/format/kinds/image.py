@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,6 +43,7 @@ class ImageField(Field):
     """One image per sample."""
 
     kind: ClassVar[str] = "image"
+    is_large: ClassVar[bool] = True
 
     @property
     def encoding(self) -> Encoding:
@@ -51,6 +52,9 @@ class ImageField(Field):
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "encoding": self.encoding}
+
+    def advice_to_join(self, other: Field) -> str:
+        return "Store the images of both alike, by the options `encoding`, `size` and `color`."
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
@@ -97,6 +101,11 @@ class PixelField(ImageField):
 @dataclass(frozen=True)
 class RawImageField(PixelField, ArrayField):
     """Pixels of images of one size. `spec` has the shape (H, W, C)."""
+
+    @property
+    def one_shape(self) -> tuple[int, ...]:
+        """(height, width, channels)."""
+        return self.spec.shape
 
     @property
     def dtype(self) -> str:
@@ -146,6 +155,9 @@ class RaggedImageField(PixelField, TableField):
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "max_pixels": self.max_pixels}
+
+    def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
+        return replace(self, max_pixels=max(each.max_pixels for each in own if each is not None))
 
     def describe(self) -> str:
         return f"{self.dtype} pixels of differing sizes"
@@ -206,6 +218,16 @@ class EncodedImageField(ImageField, BytesField):
 
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "max_pixels": self.max_pixels}
+
+    def likeness(self) -> dict[str, Any]:
+        data = super().likeness()  # samples of a side that lacks these lists have empty ones
+        return {**data, "per_row": {n: spec for n, spec in data["per_row"].items() if n not in (*FILE_LISTS, CRC)}}
+
+    def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
+        sides = [each for each in own if each is not None]
+        has_crcs = all(CRC in each.per_row for each in sides)
+        per_row = {name: spec for name, spec in self.per_row.items() if name != CRC or has_crcs}
+        return replace(self, per_row=per_row, max_pixels=max(each.max_pixels for each in sides))
 
     def describe(self) -> str:
         return f"{self.encoding} files"

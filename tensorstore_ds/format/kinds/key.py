@@ -22,6 +22,7 @@ class KeyField(BytesField):
     """One UTF-8 text per sample, unique within a split."""
 
     kind: ClassVar[str] = "key"
+    is_key: ClassVar[bool] = True
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ class LabelField(ArrayField):
     """One class index per sample, an index into `classes`, or `UNLABELLED`."""
 
     kind: ClassVar[str] = "label"
+    joins_classes: ClassVar[bool] = True
     spec: ArraySpec = _LABEL
     classes: tuple[str, ...] = ()
 
@@ -34,11 +35,9 @@ class LabelField(ArrayField):
     def dump(self) -> dict[str, Any]:
         return {**super().dump(), "classes": list(self.classes)}
 
-    def likeness(self) -> dict[str, Any]:
-        return {**self.dump(), "classes": []}
-
-    def with_classes(self, classes: tuple[str, ...]) -> Self:
-        return replace(self, classes=classes)
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {"classes": self.classes}
 
     def renumbered(self, rows: NDArray[Any], numbers: NDArray[np.int64]) -> NDArray[Any]:
         """Return labels with new class numbers. Negative labels do not change.
@@ -47,6 +46,9 @@ class LabelField(ArrayField):
         array([ 1, -1])
         """
         return np.where(rows >= 0, numbers[rows.clip(0)], rows)
+
+    def class_rows(self, stored: Any) -> tuple[None, NDArray[np.int64]]:
+        return None, np.asarray(stored[:])
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
+from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces, some_of
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.format.statistics import MultiLabelSums, Sums
@@ -27,6 +27,7 @@ class LabelsField(ArrayField):
     """
 
     kind: ClassVar[str] = "labels"
+    joins_classes: ClassVar[bool] = True
     classes: tuple[str, ...] = ()
     absent: int = field(default=NOT_KNOWN, compare=False)
 
@@ -47,10 +48,23 @@ class LabelsField(ArrayField):
         return {**super().dump(), "classes": list(self.classes)}
 
     def likeness(self) -> dict[str, Any]:
-        return {**self.dump(), "classes": [], "shape": []}
+        return {**super().likeness(), "shape": []}
+
+    def gaps(self, name: str, own: Self, class_map: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        known = [class_map.get(each, each) for each in own.classes]
+        if missing := [each for each in self.classes if each not in known]:
+            said = "unknown, stored as -1" if self.absent == NOT_KNOWN else "stored as 0, no sample has them"
+            yield f"the classes {some_of(missing)} to {name} of", said
 
     def with_classes(self, classes: tuple[str, ...]) -> Self:
         return replace(self, spec=replace(self.spec, shape=(len(classes),)), classes=classes)
+
+    def class_rows(self, stored: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        owners, numbers = np.nonzero(np.asarray(stored[:]) > 0)
+        return owners, numbers
+
+    def united(self, other: Field) -> Self:
+        return replace(super().united(other), absent=0)
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -10,7 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds.base import ArrayField, Field, Finding, ImageSizes, StoredRows, pieces
+from tensorstore_ds.format.kinds.base import (
+    APART,
+    ArrayField,
+    Field,
+    FieldsDifferError,
+    Finding,
+    ImageSizes,
+    StoredRows,
+    pieces,
+)
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import MaskSums, Sums
@@ -26,6 +35,8 @@ class MaskField(ArrayField):
     """
 
     kind: ClassVar[str] = "mask"
+    moves: ClassVar[bool] = True
+    is_large: ClassVar[bool] = True
     classes: tuple[str, ...] = ()
     ignored: int | None = None
     image: str | None = None
@@ -43,6 +54,25 @@ class MaskField(ArrayField):
     @property
     def unknown(self) -> int | None:
         return self.ignored
+
+    @property
+    def absent_as(self) -> str:
+        return f"unknown, stored as {self.ignored}"
+
+    def advice_to_join(self, other: Field) -> str:
+        if isinstance(other, MaskField) and self.classes != other.classes:
+            return "Name the same classes for both, with `classes`."
+        return APART
+
+    def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
+        """Return the field, with a value for unknown if a side lacks it."""
+        if self.ignored is not None or None not in own:
+            return self
+        limit = int(np.iinfo(self.spec.dtype).max)
+        if len(self.classes) > limit:
+            message = f"expected {name}, which others have, found none, and all of its numbers are classes."
+            raise FieldsDifferError(own.index(None), message, APART)
+        return replace(self, ignored=limit)
 
     def dump(self) -> dict[str, Any]:
         data = {**super().dump(), "classes": list(self.classes)}

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.kinds.base import (
+    APART,
     Field,
+    FieldsDifferError,
     Finding,
     ImageSizes,
     StoredRows,
     StoredTable,
     TableField,
     counted,
+    equal,
+    image_of,
+    joined_classes,
     pieces,
+    unknown_number,
 )
 from tensorstore_ds.format.kinds.label import check_labels
 from tensorstore_ds.format.manifest_values import ManifestValues
@@ -49,6 +55,10 @@ PI = np.float32(np.pi)
 LISTS = ("polygons", "rle")
 #: Those of them that are 0 or 1.
 FLAGS = ("difficult", "truncated", "occluded", "iscrowd")
+#: Class of objects without labels, if others have labels.
+UNKNOWN_CLASS = "unknown"
+#: Values of objects without an unknown value: an object that lacks one cannot be stored with others.
+_NEEDED = ("boxes",)
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,10 @@ class ObjectsField(TableField):
     """
 
     kind: ClassVar[str] = "objects"
+    moves: ClassVar[bool] = True
+    joins_classes: ClassVar[bool] = True
+    is_counted: ClassVar[bool] = True
+    class_value: ClassVar[str] = "labels"
     classes: tuple[str, ...] = ()
     keypoints: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
@@ -90,8 +104,106 @@ class ObjectsField(TableField):
         data |= {"skeleton": [list(pair) for pair in self.skeleton]} if self.skeleton else {}
         return data if self.image is None else {**data, "image": self.image}
 
-    def with_classes(self, classes: tuple[str, ...]) -> ObjectsField:
-        return replace(self, classes=classes)
+    @property
+    def absent_as(self) -> str:
+        return "" if self.per_row else "their images are stored as images without any objects"
+
+    def is_known(self, value: Any, own: Field, known: Any) -> bool:
+        count = len(next(iter(value.values())))
+        if len(next(iter(known.values()), ())) != count:
+            return False
+        known = known if "labels" in known else {**known, "labels": np.full(count, -1)}
+        return all(equal(self.value_of(name, own, known, count), each) for name, each in value.items())
+
+    @property
+    def names(self) -> dict[str, tuple[str, ...]]:
+        return {"values": tuple(self.values), "classes": self.classes, "keypoints": self.keypoints}
+
+    def likeness(self) -> dict[str, Any]:
+        known = {value: spec.dump() for value, spec in self.per_row.items()}
+        return {"kind": self.kind, "per_row": known, "image": image_of(self)}
+
+    def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
+        """Return the field with all values, classes and keypoints."""
+        fields = {side: field for side, field in enumerate(own) if field is not None}
+        values: dict[str, ArraySpec] = {}
+        keypoints = tuple(dict.fromkeys(each for field in fields.values() for each in field.keypoints))
+        specs = ObjectsField.of("keypoints", "visibility", keypoints=keypoints).values
+        for side, field in fields.items():
+            for value, spec in field.values.items():
+                spec = replace(specs[value], layout=spec.layout) if value in specs else spec
+                if values.setdefault(value, spec) != spec:
+                    message = f"expected {name}.{value} to be {values[value]}, found {spec}."
+                    raise FieldsDifferError(side, message, APART)
+        for side, field in fields.items():
+            if missing := [value for value in _NEEDED if value in values and value not in field.values]:
+                message = f"expected {name} with {missing[0]}, as others have them, found {name} without."
+                raise FieldsDifferError(side, message, APART)
+        classes = joined_classes(own, class_map)
+        if "labels" in values and any("labels" not in field.values for field in fields.values()):
+            classes = tuple(dict.fromkeys((*classes, UNKNOWN_CLASS)))
+        places = {each: i for i, each in enumerate(keypoints)}
+        pairs, skeleton = dict[tuple[int, int], None](), dict[tuple[int, int], None]()
+        for field in fields.values():
+            new = [places[each] for each in field.keypoints]
+            pairs |= dict.fromkeys((new[a], new[b]) for a, b in field.flip_pairs)
+            skeleton |= dict.fromkeys((new[a], new[b]) for a, b in field.skeleton)
+        flat = [place for pair in pairs for place in pair]
+        if len(set(flat)) != len(flat):
+            message = f"expected the same pairs of keypoints in {name}, found others."
+            raise FieldsDifferError(max(fields), message, "Name them with `keypoints`.")
+        return replace(
+            self, values=values, classes=classes, keypoints=keypoints, flip_pairs=(*pairs,), skeleton=(*skeleton,)
+        )
+
+    def gaps(self, name: str, own: Self, class_map: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+        for value, spec in self.values.items():
+            if value in own.values:
+                continue
+            said = f"unknown, stored as {0 if value in FLAGS else unknown_number(spec)}"
+            if spec.is_ragged:
+                said = "unknown, stored as empty"
+            elif value == "visibility":
+                said = "2 where a keypoint is known, else 0"
+            elif value == "labels":
+                said = f"unknown, stored as the class {UNKNOWN_CLASS}"
+            yield f"{name}.{value} to", said
+
+    def made_of(self, value: str, own: Field) -> tuple[str, ...]:
+        stored = own.values if isinstance(own, ObjectsField) else {}
+        is_same = value in stored and own.names["keypoints"] == self.keypoints
+        if value not in ("keypoints", "visibility") or is_same:
+            return ()
+        return tuple(each for each in (value, "keypoints") if each in stored)[:1]
+
+    def value_of(self, value: str, own: Field | None, stored: Mapping[str, Any], count: int) -> Any:
+        """Return a value of `count` objects of the field `own` as this field has it, unknown where `own` lacks it.
+
+        Keypoints are in the order of this field, and visible if they have coordinates and no known visibility.
+        """
+        if value not in ("keypoints", "visibility"):
+            return stored[value] if value in stored else self._unknown_value(value, count)
+        filled, names = self._unknown_value(value, count), getattr(own, "keypoints", ())
+        both = [name for name in names if name in self.keypoints]
+        to, places = [self.keypoints.index(name) for name in both], [names.index(name) for name in both]
+        if value in stored:
+            known = np.asarray(stored[value])
+            filled = filled.astype(np.result_type(filled, known), copy=False)
+            filled[:, to] = known[:, places]
+        elif value == "visibility" and "keypoints" in stored:
+            filled[:, to] = 2 * ~np.isnan(np.asarray(stored["keypoints"])[:, places]).any(axis=2)
+        return filled
+
+    def _unknown_value(self, value: str, count: int) -> Any:
+        spec = self.values[value]
+        if spec.is_ragged:
+            return [np.empty((0, *spec.shape), spec.dtype)] * count
+        unknown = unknown_number(spec)
+        if value == "labels":
+            unknown = self.classes.index(UNKNOWN_CLASS) if count else 0
+        elif value == "visibility" or value in FLAGS:
+            unknown = 0
+        return np.full((count, *spec.shape), unknown, spec.dtype)
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:

@@ -38,6 +38,10 @@ class TextField(TableField):
     def describe(self) -> str:
         return "texts"
 
+    @property
+    def absent_as(self) -> str:
+        return "" if self.per_row else "unknown, stored as no texts"
+
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
         return np.array([len(sample.texts.get(name, ())) for sample in samples], np.int64), {}
 

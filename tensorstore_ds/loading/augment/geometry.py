@@ -21,6 +21,7 @@ from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.loading.augment.arguments import probability, sides_of, size_of, visibility
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, Sizes
 from tensorstore_ds.loading.augment.objects import mirror_objects, place_objects, stored_pairs
@@ -295,8 +296,8 @@ class RandomHorizontalFlip(Geometry):
         Raises:
             OptionError: the split has no objects, or objects have several keypoints and the store contains no pairs.
         """
-        field = split.fields.get("objects")
-        if not isinstance(field, ObjectsField):
+        field = named(split.fields, "objects", ObjectsField)
+        if field is None:
             expected = "expected a field objects"
             raise OptionError(f"split {split.name!r}: {expected}, found none. Use RandomHorizontalFlip(p).")
         return cls(p, stored_pairs(field, f"split {split.name!r}"), seed=seed)

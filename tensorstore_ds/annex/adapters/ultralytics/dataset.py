@@ -16,7 +16,6 @@ from ultralytics.data.dataset import ClassificationDataset, YOLODataset
 
 from tensorstore_ds.annex.adapters.ultralytics.labels import field_of, labels_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, RawImageField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -33,8 +32,8 @@ class Images:
 
     def __init__(self, split: Split) -> None:
         field = split.fields.get("image")
-        are_pixels = isinstance(field, RawImageField | RaggedImageField) and field.dtype in ("uint8", "uint16")
-        if not are_pixels and not isinstance(field, EncodedImageField):
+        are_pixels = field is not None and field.dtype in ("uint8", "uint16")
+        if not are_pixels and (field is None or field.encoding in ("", "raw")):
             found = "no field image" if field is None else field.describe()
             raise OptionError(f"{split.name}: expected images of 8 or 16 bits, found {found}. Convert such images.")
         self.split = split

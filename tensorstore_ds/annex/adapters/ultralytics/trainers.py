@@ -22,6 +22,7 @@ from tensorstore_ds.annex.adapters.ultralytics.labels import field_of
 from tensorstore_ds.annex.exporting.yolo import flip_indices
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
+from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.options import unknown_name
 from tensorstore_ds.reading.store import Store, open as open_store
 
@@ -52,12 +53,12 @@ def dataset_info(data: str, task: str, split: str = "val", *, training: bool = F
         _check_split(store, name, splits)
     some = store[splits[split]]
     name = field_of(some, task, store.name)
-    field = some.fields[name]
+    field, objects = some.fields[name], named(some.fields, name, ObjectsField)
     classes = dict(enumerate(field.classes or ("object",)))
     info = {**splits, "store": store, "names": classes, "nc": len(classes), "channels": Images(some).channels}
-    if task == "pose" and isinstance(field, ObjectsField):
-        info |= {"kpt_shape": [len(field.keypoints), 3], "flip_idx": flip_indices(field)}
-        info["kpt_names"] = {i: list(field.keypoints) for i in classes}
+    if task == "pose" and objects is not None:
+        info |= {"kpt_shape": [len(objects.keypoints), 3], "flip_idx": flip_indices(objects)}
+        info["kpt_names"] = {i: list(objects.keypoints) for i in classes}
     return info
 
 
