@@ -222,13 +222,13 @@ def select_columns(store: Store, splits: Names, fields: Names) -> list[tuple[str
 
 
 def is_missing(store: Store, path: str) -> bool:
-    """Whether no part of a file of a store by URL was downloaded yet."""
-    return store.is_remote and not (store.path / path).exists()
+    """Whether a file of a store by URL is not in its cache: it was not downloaded yet, or it was removed."""
+    return store.origin is not None and not (store.path / path).exists()
 
 
 def _open_kept(store: Store, path: str) -> IO[bytes]:
     """Open a file as it is on this disk; nothing is downloaded."""
-    return open_file(store.path, path) if store.is_remote else store.open_file(path)
+    return open_file(store.path, path) if store.origin is not None else store.open_file(path)
 
 
 def data_files(store: Store, split: str, name: str) -> list[DataFile]:

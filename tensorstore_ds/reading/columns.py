@@ -164,7 +164,7 @@ class Column:
         elif missing:
             _ = list(pool("shards").map(fetch, missing))
         parts = self._parts  # once: another thread may let go of them
-        if len(parts) == self.shards and all(isinstance(part, np.ndarray) for part in parts.values()):
+        if len(parts) == self.shards and all(isinstance(part, np.ndarray) or part.is_whole for part in parts.values()):
             self._is_remote = False
 
     def _read_randomly(self) -> None:

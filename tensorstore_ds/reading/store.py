@@ -329,6 +329,8 @@ class Split:
         self._listings = Listings(files, name)
         self._sizes: dict[int, Mapping[str, int]] = {}  # of the files of checked shards that may be compressed
         self._columns: dict[str, Column | RaggedColumn] = {}
+        # Fields whose rows may have to be fetched. A cache with the root may have lost a file since.
+        self._remote = set(self.fields) if isinstance(files, Mirror) else set[str]()
         self._shapes: NDArray[np.int32] | None = None
 
     @property
@@ -467,14 +469,19 @@ class Split:
         Raises:
             FormatError, RemoteError, OutputError: see `tensorstore_ds.open`.
         """
-        if not self.is_remote:
+        names = [name for name in fields if name in self._remote]
+        if not names or not len(rows):
             return
 
         def fetch(name: str) -> None:
+            is_remote = False
             for column, starts, stops in self[name]._ranges(rows):
                 column.fetch(starts, stops)
+                is_remote |= column._is_remote
+            if not is_remote:
+                self._remote.discard(name)
 
-        _ = list(pool("fields").map(fetch, fields))
+        _ = list(pool("fields").map(fetch, names))
 
     def _sample(self, row: int | np.integer[Any]) -> dict[str, Any]:
         if not -len(self) <= row < len(self):

@@ -21,6 +21,8 @@ from tensorstore_ds.reading.store_files import size_of, start_of
 class Fetches(Protocol):
     """A file whose rows may have to be downloaded first."""
 
+    is_whole: bool  #: whether no row is missing
+
     def fetch_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Download the rows [start, stop) of each pair if they are missing."""
 
@@ -48,6 +50,11 @@ class ZarrPart:
     def shape(self) -> tuple[int, ...]:
         """Shape of the array."""
         return self._geometry.shape
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows may be read."""
+        return self._fetches is None or self._fetches.is_whole
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Download the rows [start, stop) of each pair if the store was opened by URL."""

@@ -123,6 +123,49 @@ def test_what_is_lost_is_fetched_again(
     assert np.array_equal(images(url, range(ROWS)), images(local, range(ROWS)))
 
 
+@pytest.mark.parametrize("damage", ["removed", "emptied and stretched", "without marks"])
+def test_training_reads_no_holes_of_a_complete_cache(
+    server: FaultyServer, stores: Path, cache: Path, layout: str, damage: str
+) -> None:
+    """Batches that are normalized while they are gathered are read past the columns, from the maps themselves."""
+    url, local = f"{server.url}/{layout}.tsds", stores / f"{layout}.tsds"
+    tsds.open(url).fetch()
+    gc.collect()
+    DAMAGE[damage](kept(cache))
+
+    def batches(place: Path | str) -> np.ndarray:
+        dataset = tsds.StoreDataset(tsds.open(place), "train", fields=["image"])
+        transform = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.Normalize([0.5] * 3, [0.25] * 3)])
+        loader = tsds.DataLoader(dataset, batch_size=32, batch_transform=transform, seed=3)
+        return np.concatenate([batch["image"].numpy() for batch in loader])
+
+    assert not tsds.open(url).is_remote  # as far as is known
+    assert np.array_equal(batches(url), batches(local))
+
+
+def test_a_complete_cache_is_not_asked_for_rows_again(
+    server: FaultyServer, layout: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{server.url}/{layout}.tsds"
+    tsds.open(url).fetch()
+    split = tsds.open(url)["train"]
+    split.fetch(split.fields, SOME)
+    monkeypatch.setattr("tensorstore_ds.reading.store.pool", None)
+    split.fetch(split.fields, SOME)
+
+
+def test_the_residency_of_a_complete_cache_downloads_nothing(server: FaultyServer, cache: Path) -> None:
+    url = f"{server.url}/memmap.tsds"
+    tsds.open(url).fetch()
+    gc.collect()
+    (kept(cache) / DATA).unlink()
+    before, store = len(server.of("image/c")), tsds.open(url)
+    found = tsds.residency(store, fields="image")["train/image"]
+    assert found.nbytes == store.listing("train", 0)["image/c/0/0/0/0"].size
+    assert not found.resident  # unknown on other systems than Linux
+    assert len(server.of("image/c")) == before
+
+
 @pytest.mark.parametrize("damage", ["removed", "emptied and stretched", "made again", "cut in its end"])
 def test_one_process_has_it_open_and_another_opens_it(
     server: FaultyServer, stores: Path, cache: Path, layout: str, damage: str
