@@ -332,12 +332,19 @@ class MirroredFile:
             if self.is_whole or self._damage is not None or not self._marks.all():
                 return
             with self.open() as file:
-                with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
-                    sync(self.path)
-                version, found = _version(os.fstat(file.fileno())), _sha256(file)
+                before: str | None = None
+                found = ""
+                while found != before:  # a reader may have mended a chunk while it was hashed
+                    before, version = found, _version(os.fstat(file.fileno()))  # a write after the sync changes it
+                    with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
+                        sync(self.path)
+                    file.seek(0)
+                    found = _sha256(file)
+                    if found == self._file.sha256:
+                        break
+                    if self._lost(np.arange(self._geometry.chunks)).size or not self._marks.all():
+                        return  # the disk has lost something, which is no fault of the server: it is fetched again
             if found != self._file.sha256:
-                if self._lost(np.arange(self._geometry.chunks)).size or not self._marks.all():
-                    return  # the disk has lost something, which is no fault of the server: it is fetched again
                 self._marks[:] = 0
                 message = f"expected SHA-256 {self._file.sha256[:12]}..., {self._url} has {found[:12]}...."
                 self._damage = FormatError(Problem(self._name, "checksum", message), self._advice)

@@ -16,6 +16,7 @@ import pytest
 import tensorstore_ds as tsds
 from remote.servers_mirror import FaultyServer
 from stores import contents, detections, store_of
+from tensorstore_ds.reading import mirror_file
 from tensorstore_ds.reading.mirror_file import MirroredFile
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
@@ -255,4 +256,30 @@ def test_bytes_that_another_process_has_mended_meanwhile(
     monkeypatch.setattr(MirroredFile, "_lost", compare_and_mend)
     store.fetch()
     assert lost == [[0]]
+    assert tsds.verify(store.path) == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_bytes_that_a_reader_mends_while_the_file_is_hashed(
+    server: FaultyServer, stores: Path, cache: Path, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tsds.open(f"{server.url}/memmap.tsds")
+    store["train"].column("image").take(SOME)
+    data = (stores / "memmap.tsds/train/00000/image/c/0/0/0/0").read_bytes()
+    wrong, sha256 = [bytes([i]) * 1000 for i in range(times)], mirror_file._sha256
+
+    def hash_and_mend(file: Any) -> str:
+        with (kept(cache) / DATA).open("r+b") as opened:
+            opened.write(wrong.pop() if wrong else data[:1000])
+            opened.flush()
+            found = sha256(file)
+            opened.seek(0)
+            opened.write(data[:1000])
+        return found
+
+    monkeypatch.setattr(mirror_file, "_sha256", hash_and_mend)
+    before = len(server.of("image/c"))
+    store.fetch()
+    assert wrong == []
+    assert sum(request.stop - request.start for request in server.of("image/c")[before:]) < len(data)  # none twice
     assert tsds.verify(store.path) == []
