@@ -32,6 +32,7 @@ from tensorstore_ds.reading.mirror_file import (
     MirroredArray,
     MirroredFile,
     forked,
+    gone,
     keep,
     kept_in,
     pool,
@@ -133,6 +134,8 @@ class Mirror(StoreFiles):
             done += shard.nbytes
             if progress is not None:
                 progress(done, total)
+        with kept_in(self.folder):
+            self._check_data()
         self._fetch_metadata()
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
@@ -204,6 +207,19 @@ class Mirror(StoreFiles):
             return False
         listing = self.listing(split, index)
         return all(self._is_here(f"{directory}/{path}", listing[path]) for path in paths)
+
+    def _check_data(self) -> None:
+        """Raise `OutputError` if data files were lost since this process found them complete, and forget these."""
+        lost = [
+            f"{folder}/{path}"
+            for split, index, folder, shard in shards_of(self.manifest)
+            for path in data_files_of(self.manifest, shard)
+            if not self._is_here(f"{folder}/{path}", self.listing(split, index)[path])
+        ]
+        for name in lost:
+            self._files.pop(name, None)
+        if lost:
+            raise gone(self.folder / lost[0])
 
     def _is_here(self, name: str, file: File) -> bool:
         if file.size <= SMALL_NBYTES:

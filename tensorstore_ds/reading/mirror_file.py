@@ -145,11 +145,11 @@ class MirroredFile:
         try:
             file = open_file(self._home.folder, self._name)
         except FormatError as error:
-            raise self._gone() from error
+            raise gone(self.path) from error
         try:
             with kept_in(self._home.folder):
                 if _inode(os.fstat(file.fileno())) != self._inode:
-                    raise self._gone()
+                    raise gone(self.path)
         except BaseException:
             file.close()
             raise
@@ -305,15 +305,11 @@ class MirroredFile:
         try:
             write_at(self.path, data, offset)
             if _inode(os.lstat(self.path)) != self._inode:
-                raise self._gone()
+                raise gone(self.path)
         except FileNotFoundError as error:
-            raise self._gone() from error
+            raise gone(self.path) from error
         except OSError as error:
             raise unwritable(self.path, error) from error
-
-    def _gone(self) -> OutputError:
-        what = "expected the file that was opened here, found it removed or replaced"
-        return OutputError(f"{self.path}: {what}. Open the store again: it is fetched again.")
 
     # --- the end
 
@@ -418,6 +414,12 @@ def unwritable(path: Path, error: OSError) -> OutputError:
     room = "Make room with tsds cache clear, or choose" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "Choose"
     advice = f"{room} another folder: `cache_dir`, or TSDS_CACHE_DIR."
     return OutputError(f"{path}: expected to keep what was fetched, found: {reason}. {advice}")
+
+
+def gone(path: Path) -> OutputError:
+    """The error for a file of the mirror that was removed or replaced while it was in use."""
+    what = "expected the file that was opened here, found it removed or replaced"
+    return OutputError(f"{path}: {what}. Open the store again: it is fetched again.")
 
 
 @contextlib.contextmanager

@@ -188,6 +188,21 @@ def test_one_process_has_it_open_and_another_opens_it(
     assert np.array_equal(images(url, range(ROWS)), expected)
 
 
+def test_the_root_is_not_written_over_a_file_that_another_process_began_anew(
+    server: FaultyServer, stores: Path, cache: Path, layout: str
+) -> None:
+    url, local = f"{server.url}/{layout}.tsds", stores / f"{layout}.tsds"
+    first = tsds.open(url)
+    first.fetch()
+    DAMAGE["removed"](kept(cache))
+    images(url)  # another opening, which leaves a file with holes
+    with pytest.raises(tsds.errors.OutputError, match=r"image/c/0/0/0/0: .* found it removed or replaced"):
+        first.fetch()
+    assert not (first.path / "zarr.json").exists()
+    first.fetch()
+    assert contents(first.path) == contents(local)
+
+
 def copy_if_there(source: str, target: str) -> None:
     """As rsync does: a background thread may just replace the marks of a file that has become whole."""
     with contextlib.suppress(FileNotFoundError):
