@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 import test_source_contract as contract
+from tensorstore_ds.imaging.picture import WholePicture
 
 SKIP = {"on_error": "skip"}
 OPTIONS: list[dict[str, Any]] = [
@@ -28,6 +30,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"color": "rgb", **SKIP},
     {"objects": "crops", **SKIP},
     {"tiles": (16, 16), "color": "rgb", "check": "headers", **SKIP},
+    {"tiles": (16, 16)},
     {"quality": 95, **SKIP},
 ]
 NAMES = [" ".join(map(str, options.values())) or "none" for options in OPTIONS]
@@ -115,3 +118,44 @@ def test_of_photographs(kind: str, options: dict[str, Any], tmp_path: Path) -> N
         for i in range(5):
             FOLDERS[kind](tmp_path / "in" / name, i)
     assert foreseen(tmp_path / "in", options) == done(tmp_path / "in", tmp_path / "out.tsds", options)
+
+
+def _voc(root: Path, images: list[tuple[str, str]]) -> Path:
+    """Images of these modes with a box that is good or bad."""
+    root.mkdir()
+    for i, (mode, which) in enumerate(images):
+        _put(root / f"{i}.png", mode=mode)
+        box = "<xmin>1</xmin><ymin>2</ymin><xmax>9</xmax><ymax>9</ymax>"
+        box = box if which == "good" else box.replace("<xmax>9", "<xmax>1")
+        found = f"<object><name>cat</name><bndbox>{box}</bndbox></object>"
+        (root / f"{i}.xml").write_text(f"<annotation>{found}</annotation>")
+    return root
+
+
+@pytest.mark.parametrize("encoding", ["auto", "raw", "jpeg", "source"])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_an_image_that_is_skipped_is_no_model_for_others(bad: int, encoding: str, tmp_path: Path) -> None:
+    images = [("L", "bad") if i == bad else ("RGB", "good") for i in range(3)]
+    source, options = _voc(tmp_path / "in", images), {"encoding": encoding, "on_error": "skip-image"}
+    made = done(source, tmp_path / "out.tsds", options)
+    assert made["rows"] == {"train": 2} and foreseen(source, options) == made
+
+
+def test_no_image_is_left(tmp_path: Path) -> None:
+    source, options = _voc(tmp_path / "in", [("RGB", "bad")]), {"on_error": "skip-image"}
+    assert foreseen(source, options) == done(source, tmp_path / "out.tsds", options) == {"reason": "box-empty"}
+
+
+def test_images_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    alive, most = weakref.WeakSet[WholePicture](), 0
+    made = WholePicture.__init__
+
+    def counted(picture: WholePicture, *args: Any) -> None:
+        nonlocal most
+        made(picture, *args)
+        alive.add(picture)
+        most = max(most, len(alive))
+
+    monkeypatch.setattr(WholePicture, "__init__", counted)
+    tsds.estimate([np.full((30 + i % 2, 20), i, np.uint8) for i in range(40)])
+    assert 1 <= most < 20  # some are compared in other encodings

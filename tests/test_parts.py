@@ -12,10 +12,13 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import codecs, picture as pictures
 from tensorstore_ds.imaging.codecs import decode_image
 from tensorstore_ds.imaging.picture import WholePicture
+from tensorstore_ds.sources.base import Sample
 
 SIZE = (71, 53)  # width, height
 
@@ -129,6 +132,18 @@ def test_the_first_image_is_decoded_once(tmp_path: Path, by_parts: pytest.Monkey
     for number, encoding in enumerate(("raw", "source"), 1):
         stored(tmp_path / "s", tmp_path / f"{encoding}.tsds", encoding=encoding)
         assert len(decoded) == number
+    tsds.convert(tmp_path / "s", tmp_path / "headers.tsds", encoding="source", check="headers", workers=0)
+    assert len(decoded) == 2
+
+
+def test_memory_is_asked_for_before_a_large_file_is_decoded(by_parts: pytest.MonkeyPatch) -> None:
+    for encoding in ("raw", "jpeg", "source"):
+        asked: list[int] = []
+        sample = Sample("k", FILES["color.png"])
+        encoded = encode_sample(sample, ImageOptions(encoding=encoding), asked.append, by_parts=True)
+        assert asked == []
+        _ = encoded.sums() if encoding == "source" else list(encoded.image.bands(asked.append))
+        assert len(asked) == 1 and asked[0] >= SIZE[0] * SIZE[1] * 3
 
 
 @pytest.mark.parametrize("encoding", ["raw", "source", "jpeg"])

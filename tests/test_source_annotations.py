@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ import pytest
 
 from tensorstore_ds.conversion import plain
 from tensorstore_ds.errors import SourceError
-from tensorstore_ds.sources.annotations import AnnotatedObject, Annotations, Row, unpack
+from tensorstore_ds.sources.annotations import AnnotatedObject, Annotations, Row, _encode, unpack
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.ledger import Ledger
@@ -46,12 +49,12 @@ def test_objects_return_from_their_reference(seed: int) -> None:
     samples = [some_objects(rng, int(rng.integers(0, 5))) for _ in range(6)]
     annotations = Annotations(Ledger(Path("in")))
     for i, objects in enumerate(samples):
-        assert annotations.add(f"{i}\udcff.jpg", objects, (i, 3), "a.xml", file="") == i
+        assert annotations.add(f"{i}\udcff.jpg", objects, (i, 3), "\udce9.xml", file="") == i
     field, reader, _ = annotations.field(SourceOptions(), "in")
     reader = plain.load(json.loads(json.dumps(plain.dump(reader))))  # as a planned conversion has it
     for i, (objects, reference) in enumerate(zip(samples, PackedStrings(annotations.rows), strict=True)):
         image, row = unpack(reference)
-        assert (image, row.size, tuple(row.more)) == (f"{i}\udcff.jpg", (i, 3), ("a.xml",))
+        assert (image, row.size, row.texts) == (f"{i}\udcff.jpg", (i, 3), ["\udce9.xml"])
         arrays = reader.arrays(row, image)
         assert arrays.keys() == field.values.keys()
         assert all(len(array) == len(objects) for array in arrays.values())
@@ -77,3 +80,18 @@ def test_names_that_the_scan_did_not_see() -> None:
     for new in (AnnotatedObject("dog", (0, 0, 1, 1)), AnnotatedObject("cat", (0, 0, 1, 1), {}, {"ear": (1, 1)})):
         with pytest.raises(SourceError, match=r"a\.txt: .*(dog|ear)\. Do not change a source while it is read"):
             reader.arrays(Row.of([new]), "a.txt")
+
+
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_a_reference_does_not_depend_on_the_process(seed: str) -> None:
+    """Shards of an interrupted conversion are found by a digest of their references."""
+    flags = dict.fromkeys(("truncated", "occluded", "difficult", "iscrowd"), 1)
+    program = f"""if True:
+        from tensorstore_ds.sources.annotations import AnnotatedObject, _encode, Row
+        print(_encode(Row.of([AnnotatedObject("cat", (1, 2, 3, 4), {flags})])).hex())
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+    )
+    own = _encode(Row.of([AnnotatedObject("cat", (1, 2, 3, 4), flags)]))
+    assert bytes.fromhex(done.stdout.decode()) == own

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from labelling_files import Case, Files, Found, Has, blank, case, check, found, objects, refused, write
+from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
@@ -204,12 +205,25 @@ def test_faults_of_one_file_are_problems(tmp_path: Path, content: str | bytes, r
 
 
 def test_a_file_that_changes_after_the_scan(tmp_path: Path) -> None:
-    """It is read once: the sample is as the scan found it."""
+    """Its objects are read again, whatever its time and place are."""
     got = scan(tmp_path, {"a.xml": annotation("a.jpg", obj()), "a.jpg": ""})
     reference = got.contents.splits["train"][0]
-    (tmp_path / "a.xml").unlink()
-    assert objects(got.source, got.contents)["boxes"].tolist() == [[1, 2, 30, 40]]
+    write(tmp_path, {"a.xml": annotation("a.jpg", obj(box="5 6 7 8"))})
+    assert objects(got.source, got.contents)["boxes"].tolist() == [[5, 6, 7, 8]]
     assert got.source.files(reference) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
+    write(tmp_path, {"a.xml": annotation("a.jpg", obj("new"))})
+    for match, reason in (("Do not change a source", "annotation"), ("", "unreadable-file")):
+        with pytest.raises(SourceError, match=match or None) as caught:
+            got.source.read("train", reference)
+        assert caught.value.reason == reason
+        (tmp_path / "a.xml").unlink(missing_ok=True)
+
+
+def test_a_name_in_another_encoding(tmp_path: Path) -> None:
+    name = os.fsdecode(b"\xe9.xml")
+    got = scan(tmp_path, {name: annotation("a.jpg", obj()), "a.jpg": ""})
+    assert objects(got.source, got.contents)["boxes"].tolist() == [[1, 2, 30, 40]]
+    assert got.source.files(got.contents.splits["train"][0])[0] == f"{tmp_path}/{name}"
 
 
 @pytest.mark.parametrize(

@@ -162,6 +162,12 @@ def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
         skipped += error.problems
 
 
+def check_objects(encoded: EncodedSample, on_error: OnError) -> None:
+    """Raise `SourceError` for a sample with bad objects, unless these are dropped."""
+    if on_error != "skip" and (bad := faults(encoded.problems)):
+        raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+
+
 class BlockRows:
     """The rows of a block, encoded one by one until they are written."""
 
@@ -187,21 +193,18 @@ class BlockRows:
         if image.encoding == "jpeg" and image.color == "auto" and (channels, self.format.channels) == (1, 3):
             as_others = replace(image, color="rgb")
             encoded = encode_sample(sample, as_others, on_decode, self._masks, by_parts=self._place is not None)
+        check_objects(encoded, self.format.on_error)
         self._check_shape(encoded)
-        self._check_objects(encoded)
         sums, is_file = self._sums(encoded, on_decode), self.format.fields["image"].encoding != "raw"
         self._take(sample, encoded, replace(sums, images_of={str(channels): 1}) if is_file else sums)
 
-    def add_header(self, sample: Sample) -> EncodedSample:
+    def add_header(self, sample: Sample) -> tuple[EncodedSample, Picture]:
         """Take what the header and the annotations of a sample tell, for `statistics`; raises as `add`."""
         encoded = encode_sample(sample, self.format.image, only_header=True)
-        self._check_objects(encoded)
+        check_objects(encoded, self.format.on_error)
+        picture, encoded.image, encoded.sums = encoded.image, None, None  # which hold the bytes of a file, or pixels
         self._take(sample, encoded, ImageSums(images_of={str(encoded.shape[2]): 1}))
-        return encoded
-
-    def _check_objects(self, encoded: EncodedSample) -> None:
-        if self.format.on_error != "skip" and (bad := faults(encoded.problems)):
-            raise SourceError(bad, 'Correct the annotation, or leave out such boxes with `on_error="skip"`.')
+        return encoded, picture
 
     def _take(self, sample: Sample, encoded: EncodedSample, sums: ImageSums) -> None:
         self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})

@@ -21,7 +21,7 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, named
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
-from tensorstore_ds.imaging.picture import open_picture, read_header
+from tensorstore_ds.imaging.picture import Picture, open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
 from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source
 from tensorstore_ds.sources.files import PackedStrings
@@ -75,7 +75,7 @@ class CropSource(PartSource):
         self._source, self._options = source, options
         self._images = []
         self._values: frozenset[str] = frozenset()
-        self._decoded: tuple[str, NDArray[Any]] = ("", np.empty((0, 0, 0), np.uint8))  # the last image
+        self._last: tuple[str, Picture] | None = None  # the last image
 
     def scan(self) -> Contents:
         """Scan the source, and read all of its annotations, for the number and size of their objects."""
@@ -125,8 +125,8 @@ class CropSource(PartSource):
         key, text, _ = str(reference).split("\0")
         i, own_split, own = int(text), *self._image(reference)
         sample = self._source.read(own_split, own)
-        pixels = self._pixels(sample)
-        size = pixels.shape[:2]
+        picture = self._opened(sample)
+        size = picture.size
         objects = _objects(sample, size)
         boxes = objects["boxes"][i : i + 1]
         if fault := str(box_faults(boxes, size)[0]):
@@ -139,9 +139,12 @@ class CropSource(PartSource):
         if (right - left) * (bottom - top) > options.max_pixels:
             message = f"object {i + 1}: this crop has {right - left}x{bottom - top} pixels, the limit is "
             raise SourceError(Problem(key, "too-many-pixels", f"{message}{options.max_pixels}."))
-        crop = np.zeros((bottom - top, right - left, pixels.shape[2]), pixels.dtype)
-        inside = pixels[max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
+        crop = np.zeros((bottom - top, right - left, picture.shape[2]), picture.dtype)
         y, x = max(-top, 0), max(-left, 0)
+        try:
+            inside = picture.read(max(top, 0), max(left, 0), min(bottom, size[0]), min(right, size[1]))
+        except SourceError as error:
+            raise with_path(error, sample.key, sample.image) from error
         crop[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
         corner = np.array([left, top], np.float64)
         values: dict[str, Any] = {"boxes": box[None] - np.tile(corner, 2)}
@@ -182,18 +185,18 @@ class CropSource(PartSource):
     def _header_size(self, sample: Sample) -> tuple[int, int]:
         return read_header(sample.image, max_pixels=self._options.max_pixels, key=sample.key).size
 
-    def _pixels(self, sample: Sample) -> NDArray[Any]:
-        """(H, W, C) of the whole image."""
-        if self._decoded[0] != sample.key:
+    def _opened(self, sample: Sample) -> Picture:
+        """The whole image, which is opened once for consecutive crops."""
+        if self._last is None or self._last[0] != sample.key:
+            self._last = None  # before the next one takes memory
             how: Any = {"color": self._options.color, "max_pixels": self._options.max_pixels, "key": sample.key}
             try:
                 picture = open_picture(sample.image, **how)
-                pixels = picture.pixels()
             except SourceError as error:
                 raise with_path(error, sample.key, sample.image) from error
             check_size(sample, picture)
-            self._decoded = (sample.key, pixels)
-        return self._decoded[1]
+            self._last = sample.key, picture
+        return self._last[1]
 
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
         """(left, top, right, bottom) of the part around a box, with its margin and the aspect ratio of `size`."""
@@ -211,7 +214,7 @@ class CropSource(PartSource):
         return first_x, first_y, max(math.ceil(x + width / 2), first_x + 1), max(math.ceil(y + height / 2), first_y + 1)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_decoded": ("", np.empty((0, 0, 0), np.uint8))}
+        return {**self.__dict__, "_last": None}
 
 
 def _objects(sample: Sample, size: tuple[int, int]) -> Objects:

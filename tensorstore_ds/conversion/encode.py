@@ -78,10 +78,10 @@ def _encode_sample(
         picture = (read_header if only_header else open_picture)(sample.image, **how)
         left_out, placement = picture.left_out, options.placement(picture.size)
         is_kept = as_files and picture.is_storable
-        in_bands = by_parts and picture.is_large and placement is None and (is_kept or not as_files)
-        is_read = not (only_header or in_bands or (is_kept and options.check == "headers"))
+        is_unread = only_header or (is_kept and options.check == "headers")
+        in_bands = by_parts and picture.is_large and placement is None and (is_kept or not as_files) and not is_unread
         scale = _scale(picture, placement, options)
-        pixels = picture.pixels(scale, on_decode) if is_read else None
+        pixels = None if is_unread or in_bands else picture.pixels(scale, on_decode)
     except SourceError as error:
         raise with_path(error, key, sample.image) from error
     sample.left_out += left_out if is_kept else picture.left_out
@@ -106,7 +106,7 @@ def _encode_sample(
         size=picture.size,
         shape=shape,
         dtype=picture.dtype if pixels is None else pixels.dtype,
-        sums=partial(sums_of, key, picture if in_bands else pixels),
+        sums=partial(sums_of, key, picture if in_bands else pixels, on_decode),
         restarts=find_restarts(image) if isinstance(image, bytes) else None,
         entries=find_entries(image) if isinstance(image, bytes) and as_files else None,
         label=sample.label,
@@ -139,8 +139,8 @@ def _finite(key: str, pixels: NDArray[Any], original: NDArray[Any]) -> NDArray[A
     return pixels
 
 
-def _check_jpeg(key: str, dtype: np.dtype[Any], shape: tuple[int, int, int]) -> None:
-    """Raise `SourceError` for an image that is not decoded yet, and cannot become a JPEG file."""
+def _check_jpeg(key: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    """Raise `SourceError` for an image that cannot become a JPEG file."""
     height, width, channels = shape
     _check_depth(key, dtype, channels)
     if max(height, width) > MOST_SIDE:
@@ -261,7 +261,7 @@ def _encode(key: str, pixels: NDArray[Any], options: ImageOptions) -> NDArray[An
         return pixels
     if options.encoding == "source" and pixels.dtype == np.uint16:
         return encode_png(pixels)
-    _check_depth(key, pixels.dtype, pixels.shape[2])
+    _check_jpeg(key, pixels.dtype, pixels.shape)
     return encode_jpeg(pixels, options.quality, options.subsampling)
 
 

@@ -12,7 +12,7 @@ from typing import Any, Unpack, cast
 import numpy as np
 from numcodecs.zstd import Zstd
 
-from tensorstore_ds.conversion.blocks import SKIP, or_skipped
+from tensorstore_ds.conversion.blocks import NOTHING_LEFT, SKIP, or_skipped
 from tensorstore_ds.conversion.convert import check_all_apart
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.large import about
@@ -146,6 +146,8 @@ def estimate(
     surveyed = survey(replace(prepared, format=replace(prepared.format, on_error=options.on_error)))
     problems = [*prepared.contents.problems, *surveyed.problems, *surveyed.odd.values()]
     bad, lost = list(prepared.bad), set(surveyed.lost | prepared.lost)
+    if not surveyed.images:
+        raise SourceError(problems, NOTHING_LEFT)
     if surveyed.differing is not None:
         advice = SKIP if problems and options.on_error == "fail" else ""
         raise SourceError([*(problems if advice else ()), surveyed.differing], advice)

@@ -24,6 +24,7 @@ from tensorstore_ds.conversion.blocks import (
     BlockRows,
     RowFormat,
     check_fields,
+    check_objects,
     or_skipped,
 )
 from tensorstore_ds.conversion.crops import CropSource
@@ -46,7 +47,7 @@ from tensorstore_ds.format.kinds.base import named, of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.picture import is_jpeg, read_header
+from tensorstore_ds.imaging.picture import Picture, is_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
@@ -325,7 +326,9 @@ def _encoded(
                 before = len(bad)
                 with or_skipped(on_error, bad):
                     sample = source.read(selection.source_split, reference)
-                    yield encode_sample(sample, image, masks=masks, by_parts=True)
+                    encoded = encode_sample(sample, image, masks=masks, by_parts=True)
+                    check_objects(encoded, on_error)
+                    yield encoded
                 if len(bad) > before:
                     lost.add((selection.source_split, reference))
 
@@ -436,7 +439,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
                         message = f"expected {only} pixels, as most images have, found {dtype}."
                         surveyed.odd[name, row] = Problem(sample.key, "unsupported-depth", message)
                         continue
-                    _note(surveyed, block.add_header(sample))
+                    _note(surveyed, *block.add_header(sample))
                     before = len(surveyed.problems)
                     if len(block) == _COUNTED:
                         block.statistics()
@@ -455,7 +458,7 @@ def _dtype(sample: Sample, options: ImageOptions) -> str:
         raise with_path(error, sample.key, sample.image) from error
 
 
-def _note(surveyed: Survey, image: EncodedSample) -> None:
+def _note(surveyed: Survey, image: EncodedSample, picture: Picture) -> None:
     (height, width), size = image.shape[:2], f"{image.size[0]}x{image.size[1]}"
     kind = Kind(image.shape[2], image.dtype.name)
     surveyed.sizes[size] += 1
@@ -465,9 +468,9 @@ def _note(surveyed: Survey, image: EncodedSample) -> None:
     surveyed.stored_sizes |= {(height, width)} if len(surveyed.stored_sizes) < 2 else set()
     surveyed.kinds[kind] += 1
     surveyed.pixels += height * width
-    surveyed.files += image.image.is_file
-    if image.image.is_file and not image.image.is_storable:
-        surveyed.not_kept.append(not_kept(image.key, image.image))
+    surveyed.files += picture.is_file
+    if picture.is_file and not picture.is_storable:
+        surveyed.not_kept.append(not_kept(image.key, picture))
 
 
 def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:

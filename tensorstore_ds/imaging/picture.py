@@ -17,6 +17,7 @@ from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import (
     ImageHeader,
     OnDecode,
+    bad_image,
     check_pixels,
     color_of,
     decode_file,
@@ -113,19 +114,24 @@ class Picture:
 class PicturePart(Picture):
     """Part at `corner` (y, x) of `size` (height, width), read on request, black beyond the right and lower edges."""
 
-    def __init__(self, image: Picture, corner: tuple[int, int], size: tuple[int, int]) -> None:
-        self.shape, self.dtype = (*size, image.shape[2]), image.dtype
-        self._image, self._corner = image, corner
+    def __init__(
+        self, image: Picture, corner: tuple[int, int], size: tuple[int, int], color: Color = "auto", key: str = ""
+    ) -> None:
+        self.shape, self.dtype = (*size, _CHANNELS.get(color, image.shape[2])), image.dtype
+        self._image, self._corner, self._color, self._key = image, corner, color, key
+
+    def in_color(self, color: Color, key: str) -> PicturePart:
+        """Return this part in other colors."""
+        return PicturePart(self._image, self._corner, self.size, color, key)
 
     def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
         (top, left), (height, width) = self._corner, self._image.size
         bottom, right = min(top + self.size[0], height), min(left + self.size[1], width)
-        inside = self._image.read(top, left, bottom, right)
-        if inside.shape[:2] == self.size:
-            return np.ascontiguousarray(inside)
-        result = np.zeros(self.shape, self.dtype)
-        result[: bottom - top, : right - left] = inside
-        return result
+        result = self._image.read(top, left, bottom, right)
+        if result.shape[:2] != self.size:
+            inside, result = result, np.zeros((*self.size, result.shape[2]), result.dtype)
+            result[: bottom - top, : right - left] = inside
+        return np.ascontiguousarray(from_array(result, self._color, self._key))
 
 
 class WholePicture(Picture):
@@ -167,6 +173,9 @@ class WholePicture(Picture):
             return decode_image(image, color=self._color, key=self._key, on_decode=on_decode)
         how: Any = {"color": self._color, "key": self._key, "on_decode": on_decode, "scale": scale}
         pixels = decode_file(self.file, self._header, **how)
+        if scale == 1 and pixels.shape[:2] != self.size:  # of a PNG with its EXIF behind its pixels
+            message = f"expected an image of {self.size[0]}x{self.size[1]} (height x width), as its header says"
+            raise bad_image(self._key, "size-mismatch", f"{message}, found {pixels.shape[0]}x{pixels.shape[1]}.")
         if self._color == "auto":
             self._note_alpha(self._opened)
         return pixels
@@ -218,8 +227,8 @@ def open_picture(
     that can be read by parts. With `as_files`, no file is opened by parts. Raises `SourceError` for a damaged header,
     impossible sizes, or too many pixels.
     """
-    if isinstance(image, Picture):
-        return image
+    if isinstance(image, PicturePart):
+        return image.in_color(color, key)
     if isinstance(image, str | Path):
         if not as_files and (opened := _opened_by_parts(image, color, key)) is not None:
             if whole:

@@ -130,7 +130,7 @@ class Row(msgspec.Struct, array_like=True):
     """The M objects of an image as columns. Numbers are back to back, float32 if that is exact, else float64."""
 
     size: Size
-    more: Sequence[str]  #: what else the source keeps of the image
+    more: list[bytes]  #: what else the source keeps of the image: texts, such as paths in any encoding
     labels: list[str]
     boxes: bytes
     flags: dict[str, bytes] = {}  #: a byte for each object; without those that are 0 in all
@@ -146,9 +146,11 @@ class Row(msgspec.Struct, array_like=True):
     def of(cls, objects: Sequence[AnnotatedObject], size: Size = (0, 0), more: Sequence[str] = ()) -> Row:
         """Create the row of an image."""
         boxes = _packed([*chain.from_iterable([each.box for each in objects])])
-        row = cls(size, more, [each.label for each in objects], boxes)
+        row = cls(
+            size, [text.encode("utf-8", "surrogateescape") for text in more], [each.label for each in objects], boxes
+        )
         flags = [each.flags for each in objects]
-        for flag in {name for each in flags if 1 in each.values() for name in each}:
+        for flag in dict.fromkeys(name for each in flags if 1 in each.values() for name in each):  # in one order
             row.flags[flag] = bytes([each.get(flag, 0) for each in flags])
         if any(rectangles := [each.is_rectangle for each in objects]):
             row.rectangles = bytes(rectangles)
@@ -161,6 +163,11 @@ class Row(msgspec.Struct, array_like=True):
             row.named = [names.setdefault((*each,), len(names)) for each in keypoints]
             row.names, row.keypoints = [*names], _packed(_flat(each.values() for each in keypoints))
         return row
+
+    @property
+    def texts(self) -> list[str]:
+        """What else the source keeps of the image."""
+        return [text.decode("utf-8", "surrogateescape") for text in self.more]
 
 
 _NO_CORNERS = (ABSENT,) * 4
@@ -406,7 +413,9 @@ class AnnotatedSource(Source):
         return Contents({"objects": field}, splits, None, tuple(found.problems), left_out, (*more, *notes))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        image, row = unpack(reference)
+        return self._sample(*unpack(reference))
+
+    def _sample(self, image: str, row: Row) -> Sample:
         arrays = self._reader.arrays(row, image)
         return Sample(
             image, f"{self.images}/{image}", objects=arrays, annotated_size=row.size if all(row.size) else None

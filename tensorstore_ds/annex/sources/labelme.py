@@ -89,7 +89,7 @@ class LabelmeSource(AnnotatedSource):
 
     def read(self, split: str, reference: Reference) -> Sample:
         sample = super().read(split, reference)
-        if not (more := unpack(reference)[1].more):
+        if not (more := unpack(reference)[1].texts):
             return sample
         (file,) = more
         data = read_object(self._root / file, file, FILE_LIMIT).get("imageData")
@@ -99,7 +99,7 @@ class LabelmeSource(AnnotatedSource):
             raise SourceError(Problem(file, "annotation", f"expected imageData in base64, found: {error}.")) from error
 
     def files(self, reference: Reference) -> tuple[str, ...]:
-        more = unpack(reference)[1].more
+        more = unpack(reference)[1].texts
         return (f"{self._root}/{more[0]}",) if more else super().files(reference)
 
     def _read(self, file: str, images: ImageIndex) -> tuple[str, int]:

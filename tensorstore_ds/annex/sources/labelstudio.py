@@ -157,7 +157,7 @@ class LabelStudioSource(AnnotatedSource):
         return replace(contents, fields=self._fields(contents.fields), labels=self._labels(contents.splits))
 
     def read(self, split: str, reference: Reference) -> Sample:
-        sample, names = super().read(split, reference), unpack(reference)[1].more
+        sample, names = super().read(split, reference), unpack(reference)[1].texts
         objects = sample.objects if self._has_objects else None
         if self._several is not None:
             row = np.full(self._several.spec.shape, UNLABELLED, np.int8)
@@ -166,7 +166,7 @@ class LabelStudioSource(AnnotatedSource):
         return replace(sample, label=self._label(reference) if self._choices else None, objects=objects)
 
     def _label(self, reference: Reference) -> int:
-        return next((self._choices[name] for name in unpack(reference)[1].more), UNLABELLED)
+        return next((self._choices[name] for name in unpack(reference)[1].texts), UNLABELLED)
 
     def _fields(self, objects: Mapping[str, Field]) -> Mapping[str, Field]:
         """Fields of objects, classes of images, or both; a class list applies to the objects if there are any."""

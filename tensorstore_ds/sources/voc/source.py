@@ -13,9 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import is_dir
+from tensorstore_ds.regular_files import is_dir, status_of
 from tensorstore_ds.sources import masks
-from tensorstore_ds.sources.annotations import AnnotatedSource, unpack
+from tensorstore_ds.sources.annotations import AnnotatedSource, Row, unpack
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex, note_of_folders, stem_of
@@ -73,11 +73,16 @@ class VocSource(AnnotatedSource):
         return self._contents(references, notes)
 
     def read(self, split: str, reference: Reference) -> Sample:
-        return replace(super().read(split, reference), annotation=unpack(reference)[1].more[0])
+        image, row = unpack(reference)
+        xml, stamp = row.texts
+        if _stamp(self.path / xml) != stamp:  # changed since the scan, or a copy of a source that was planned elsewhere
+            annotation = read_annotation(self.path / xml, xml, self.ledger)
+            row = Row.of(annotation.objects, annotation.size)
+        return replace(self._sample(image, row), annotation=xml)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         image, row = unpack(reference)
-        return (f"{self.path}/{row.more[0]}", f"{self.images}/{image}")
+        return (f"{self.path}/{row.texts[0]}", f"{self.images}/{image}")
 
     def _beside(self, layout: Layout) -> list[Problem]:
         """XML files and images outside of the folders of the data set, except its masks."""
@@ -127,6 +132,7 @@ class VocSource(AnnotatedSource):
                     splits.left_out.append(Problem(xml, "not-listed", splits.unlisted))
                     unsound.append(xml)
                     continue
+                stamp = _stamp(self.path / xml)
                 annotation = read_annotation(self.path / xml, xml, self.ledger)
                 image = images.find(annotation.filename, xml, self._near(layout, xml))
                 path = images.paths[image]
@@ -141,7 +147,7 @@ class VocSource(AnnotatedSource):
                 unsound.append(xml)
                 continue
             claimed_by[image] = i
-            row_of[i] = self._annotations.add(path, annotation.objects, annotation.size, xml, file=xml)
+            row_of[i] = self._annotations.add(path, annotation.objects, annotation.size, xml, stamp, file=xml)
             if stem_of(path) != stem_of(xml) and self._has_own_image(xml, images, layout):
                 stale.append(f"{xml}: {path}")
         if stale:
@@ -162,3 +168,12 @@ class VocSource(AnnotatedSource):
                 message = "expected an annotation, found none. Add one (without objects if it shows none) or remove it."
                 splits.problems.append(Problem(path, "no-annotation", message))
         return row_of
+
+
+def _stamp(path: Path) -> str:
+    """Size and time of change of a file, as a text; empty if it is missing."""
+    try:
+        status = status_of(path)
+    except OSError:
+        return ""
+    return f"{status.st_size},{status.st_mtime_ns}"
