@@ -218,20 +218,27 @@ class _Pull:
     # --- fetching ---
 
     def _fetch(self, content: Content) -> None:
+        more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
+        least = sum(file.size for name, file in content.files.items() if not self._is_begun(name, file))
+        check_room(self._out, least + more)  # before the record, which takes memory by the listed sizes
         descriptor = self._folder.open_file("received", os.O_RDWR | os.O_CREAT)
         with contextlib.closing(Received(descriptor, content.files)) as self._received:
             arrivals = [_Arrival(name, file, self._missing(name, file)) for name, file in content.files.items()]
             nbytes = sum(stop - start for arrival in arrivals for start, stop in arrival.parts)
-            more = sum(map(len, content.lists.values())) + len(content.root) + _SPARE_NBYTES
             check_room(self._out, nbytes + more)
             total = sum(file.size for file in content.files.values())
             self._counter.begin(total - nbytes, total)
             self._crew.run(self._part, self._parts(arrivals))
 
+    def _is_begun(self, name: str, file: File) -> bool:
+        """Whether an interrupted copy has a file of this size, perhaps with holes."""
+        path = self._store / name
+        return path.is_file() and path.stat().st_size == file.size
+
     def _missing(self, name: str, file: File) -> list[_Span]:
         """The missing parts of a file, one for each request; an empty one if it only has to be checked."""
-        path, step = self._store / name, PART_NBYTES
-        if not path.is_file() or path.stat().st_size != file.size:
+        step = PART_NBYTES
+        if not self._is_begun(name, file):
             self._received.forget(name)
         if self._received.is_whole(name):
             return []

@@ -288,6 +288,33 @@ def test_too_little_room_is_said_beforehand(pushed: str, tmp_path: Path, monkeyp
     assert {*tmp_path.iterdir()} == before
 
 
+def test_room_is_looked_at_before_memory_is_taken_by_listed_sizes(
+    store: tsds.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Taken(Exception):
+        """Memory is about to be taken."""
+
+    def take(*_: object) -> None:
+        raise Taken
+
+    usage = shutil.disk_usage(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pulling, "Received", take)
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes - 1))
+        with pytest.raises(tsds.errors.OutputError, match="free on this disk"):
+            tsds.pull(store.path, tmp_path / "p.tsds")
+        patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes + 2 * 1024**2))
+        with pytest.raises(Taken):
+            tsds.pull(store.path, tmp_path / "p.tsds")
+    with monkeypatch.context() as patch, pytest.raises(Taken):
+        patch.setattr(pulling._Pull, "_commit", take)
+        tsds.pull(store.path, tmp_path / "p.tsds")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes // 2))
+    with pytest.raises(tsds.errors.OutputError, match="free on this disk"):
+        tsds.pull(store.path, tmp_path / "other.tsds")
+    assert tsds.pull(store.path, tmp_path / "p.tsds").sha256 == store.sha256  # all of it is there
+
+
 def test_a_full_disk(store: tsds.Store, pushed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
 
