@@ -23,7 +23,7 @@ from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.voc import source as voc
 from tensorstore_ds.sources.voc.annotation import Annotation
-from tensorstore_ds.sources.voc.layout import Layout, Splits
+from tensorstore_ds.sources.voc.layout import Layout, VocSplits
 from tsds_cli import info
 
 _ROWS = 8  # of a shard
@@ -137,7 +137,7 @@ def test_voc_annotations_of_the_same_images(tmp_path: Path, monkeypatch: pytest.
         def work() -> None:
             nonlocal half
             half = count // 2
-            splits = Splits({"train": np.arange(count)})
+            splits = VocSplits({"train": np.arange(count)})
             voc.VocSource(tmp_path, SourceOptions())._match(xmls, images, Layout(), splits)
             assert len(splits.problems) == half
 
