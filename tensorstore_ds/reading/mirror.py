@@ -36,6 +36,7 @@ from tensorstore_ds.reading.mirror_file import (
     keep,
     kept_in,
     pool,
+    sha256_of,
     was_whole,
 )
 from tensorstore_ds.reading.store_files import (
@@ -67,6 +68,7 @@ class Mirror(StoreFiles):
         self._confirmed: set[str] = set()  # folders of shards that were the same ones then
         self._listings: dict[str, Mapping[str, File]] = {}
         self._files: dict[str, MirroredFile] = {}
+        self._sound: set[str] = set()  # small files that this process has compared with their SHA-256
         self.after_fork()
         forked.add(self)
 
@@ -246,13 +248,12 @@ class Mirror(StoreFiles):
 
     def _fetch_small(self, name: str, file: File) -> None:
         """Download a whole file, and compare its SHA-256."""
-        path = self.folder / name
         is_unreadable = name.split("/")[2:3] and name.split("/")[2] in self.manifest.unreadable
         if is_unreadable and file.size > MANIFEST_MAX_NBYTES:  # its chunks are not known, and it is held in memory
             message = f"expected a file of at most {MANIFEST_MAX_NBYTES} bytes, found {file.size}. Use tsds pull."
             raise FormatError(Problem(name, "unreadable-field", message))
         with self._lock_of(name), self._explained(name):
-            if _has_size(path, file.size):
+            if self._is_sound(name, file):
                 return
             for attempt in range(2):
                 data = bytearray()
@@ -267,6 +268,17 @@ class Mirror(StoreFiles):
                     message = f"expected SHA-256 {file.sha256[:12]}..., {url} has {found[:12]}..., fetched twice."
                     raise FormatError(Problem(name, "checksum", message), "Have the store written there again.")
             self._keep(name, bytes(data))
+            self._sound.add(name)
+
+    def _is_sound(self, name: str, file: File) -> bool:
+        """Whether a small file is there; its SHA-256 is compared at its first use."""
+        if not _has_size(self.folder / name, file.size):
+            return False
+        if name not in self._sound:
+            with kept_in(self.folder), contextlib.suppress(FormatError), open_file(self.folder, name) as opened:
+                if sha256_of(opened) == file.sha256:
+                    self._sound.add(name)
+        return name in self._sound
 
     def _fetch_unless_large(self, name: str) -> MirroredFile | None:
         """Download a whole file, or return it if it is downloaded in chunks. The root must not be passed."""

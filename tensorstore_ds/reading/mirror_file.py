@@ -335,7 +335,7 @@ class MirroredFile:
                     with contextlib.suppress(FileNotFoundError):  # it is removed: no matter then
                         sync(self.path)
                     file.seek(0)
-                    found = _sha256(file)
+                    found = sha256_of(file)
                     if found == self._file.sha256:
                         break
                     if self._lost(np.arange(self._geometry.chunks)).size or not self._marks.all():
@@ -446,7 +446,7 @@ def was_whole(root: Path, name: str, marks: Path, file: File) -> tuple[int, int]
         if status.st_size != file.size or version == bytes(8):
             return None
         if version != _version(status):
-            is_sound = _sha256(opened) == file.sha256
+            is_sound = sha256_of(opened) == file.sha256
             noted.seek(0)
             noted.write(_version(status) if is_sound else bytes(8))
             if not is_sound:
@@ -474,7 +474,8 @@ def _version(status: os.stat_result) -> bytes:
     return (status.st_mtime_ns | 1).to_bytes(8, "little", signed=True)
 
 
-def _sha256(file: IO[bytes]) -> str:
+def sha256_of(file: IO[bytes]) -> str:
+    """The SHA-256 of an open file."""
     return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # a file of the system
 
 

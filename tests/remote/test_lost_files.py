@@ -124,6 +124,23 @@ def test_what_is_lost_is_fetched_again(
     assert np.array_equal(images(url, range(ROWS)), images(local, range(ROWS)))
 
 
+@pytest.mark.parametrize("damage", ["emptied and stretched", "made again"])
+@pytest.mark.parametrize("how_much", ["some", "all"])
+def test_a_small_file_that_is_overwritten_is_fetched_again(
+    server: FaultyServer, stores: Path, cache: Path, damage: str, how_much: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorstore_ds.reading.mirror.SMALL_NBYTES", 4 * 1024**2)
+    url, expected = f"{server.url}/memmap.tsds", images(stores / "memmap.tsds")
+    images(url)
+    if how_much == "all":
+        tsds.open(url).fetch()
+    DAMAGE[damage](kept(cache))
+    for _ in range(2):
+        assert np.array_equal(images(url), expected)
+        assert len(server.of("image/c")) == 2
+    assert tsds.verify(url) == []
+
+
 @pytest.mark.parametrize("damage", ["removed", "emptied and stretched", "without marks"])
 def test_training_reads_no_holes_of_a_complete_cache(
     server: FaultyServer, stores: Path, cache: Path, layout: str, damage: str
@@ -281,7 +298,7 @@ def test_bytes_that_a_reader_mends_while_the_file_is_hashed(
     store = tsds.open(f"{server.url}/memmap.tsds")
     store["train"].column("image").take(SOME)
     data = (stores / "memmap.tsds/train/00000/image/c/0/0/0/0").read_bytes()
-    wrong, sha256 = [bytes([i]) * 1000 for i in range(times)], mirror_file._sha256
+    wrong, sha256 = [bytes([i]) * 1000 for i in range(times)], mirror_file.sha256_of
 
     def hash_and_mend(file: Any) -> str:
         with (kept(cache) / DATA).open("r+b") as opened:
@@ -292,7 +309,7 @@ def test_bytes_that_a_reader_mends_while_the_file_is_hashed(
             opened.write(data[:1000])
         return found
 
-    monkeypatch.setattr(mirror_file, "_sha256", hash_and_mend)
+    monkeypatch.setattr(mirror_file, "sha256_of", hash_and_mend)
     before = len(server.of("image/c"))
     store.fetch()
     assert wrong == []
