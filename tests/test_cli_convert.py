@@ -278,6 +278,8 @@ def test_images_and_boxes_that_were_skipped_are_counted_apart(tmp_path: Path) ->
 
 def test_a_conversion_does_not_go_on_with_shards_in_which_boxes_were_left_out(tmp_path: Path) -> None:
     source = voc(tmp_path / "voc", "a", "b", "c", boxes=[("cat", 1, 2, 8, 9), ("cat", 5, 5, 5, 9)])
+    (last,) = source.glob("**/c.xml")
+    last.write_text(last.read_text().replace("<xmin>5<", "<xmin>4<"))  # an image that stays
     options = ConvertOptions(workers=0, shard_nbytes=1, on_error="skip")
     interrupted(source, tmp_path / "s.tsds", 2, options)
     with pytest.raises(tensorstore_ds.OptionError, match="another conversion"):
