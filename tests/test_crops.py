@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -80,6 +80,7 @@ def test_each_object_is_a_sample(tmp_path: Path) -> None:
     st.floats(0, 2),
     st.one_of(st.none(), st.tuples(st.integers(1, 24), st.integers(1, 24))),
 )
+@example([0.1, -0.9, 0.1, -0.9], 0.0, (1, 2))  # the part around it is outside of the image
 def test_any_box(
     tmp_path_factory: pytest.TempPathFactory, corners: list[float], margin: float, size: tuple[int, int] | None
 ) -> None:

@@ -140,12 +140,13 @@ class CropSource(PartSource):
             message = f"object {i + 1}: this crop has {right - left}x{bottom - top} pixels, the limit is "
             raise SourceError(Problem(key, "too-many-pixels", f"{message}{options.max_pixels}."))
         crop = np.zeros((bottom - top, right - left, picture.shape[2]), picture.dtype)
-        y, x = max(-top, 0), max(-left, 0)
-        try:
-            inside = picture.read(max(top, 0), max(left, 0), min(bottom, size[0]), min(right, size[1]))
-        except SourceError as error:
-            raise with_path(error, sample.key, sample.image) from error
-        crop[y : y + inside.shape[0], x : x + inside.shape[1]] = inside
+        first, last = (max(top, 0), max(left, 0)), (min(bottom, size[0]), min(right, size[1]))
+        if first[0] < last[0] and first[1] < last[1]:  # a small crop at the edge may lie outside
+            try:
+                inside = picture.read(*first, *last)
+            except SourceError as error:
+                raise with_path(error, sample.key, sample.image) from error
+            crop[first[0] - top : last[0] - top, first[1] - left : last[1] - left] = inside
         corner = np.array([left, top], np.float64)
         values: dict[str, Any] = {"boxes": box[None] - np.tile(corner, 2)}
         for name in self._values - {"boxes"}:
@@ -209,6 +210,9 @@ class CropSource(PartSource):
             width = max(1, round(height * aspect))
         x, y = (left + right) / 2, (top + bottom) / 2
         first_x, first_y = math.floor(x - width / 2), math.floor(y - height / 2)
+        # A part of one pixel around a box of less may end before it.
+        first_x = first_x if first_x + width > left else math.floor(left)
+        first_y = first_y if first_y + height > top else math.floor(top)
         if options.size is not None and options.fit == "pad":
             return first_x, first_y, first_x + int(width), first_y + int(height)
         return first_x, first_y, max(math.ceil(x + width / 2), first_x + 1), max(math.ceil(y + height / 2), first_y + 1)
