@@ -258,7 +258,7 @@ class BlockRows:
         raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
 
     def statistics(self) -> Statistics:
-        """The statistics of all rows added by their headers, but those of pixels and masks, and forget the rows."""
+        """Return the statistics of all rows that `add_header` added, except pixels and masks, and forget the rows."""
         for name, field in self.format.fields.items() if self._rows else ():
             if not field.is_large:
                 rows = field.rows(name, self._rows)

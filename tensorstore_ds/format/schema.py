@@ -72,12 +72,12 @@ class ArraySpec:
 class EncodedSample:
     """One sample in its stored form. Each kind of field uses its own members.
 
-    `image` is what the store keeps: pixels (H, W, C), the bytes of a file, or a large `Picture`, which is written in
-    bands and becomes None or a `Spool`. `shape` is its (H, W, C), `dtype` that of its pixels, and `size` the (height,
-    width) before resizing. `sums` reads the pixels of a file for the statistics. `restarts` (m,) uint32 are positions
-    after restart markers, and `entries` (m, 3) uint32 as in `find_entries`. `objects` are (M, ...) each, or lists of M
-    arrays. `masks` (H, W), `arrays` and `texts` are by field. `problems` are dropped boxes. `file_nbytes` is the size
-    of the source's file, or 0.
+    `image` contains pixels (H, W, C), the bytes of a file, or a large `Picture`. After a `Picture` is written in bands,
+    `image` is None or a `Spool`. `shape` is the stored (H, W, C), `dtype` the data type of the pixels, and `size` the
+    (height, width) before resizing. `sums` reads the pixels of a file for the statistics. `restarts` (m,) uint32 are
+    positions after restart markers, and `entries` (m, 3) uint32 as in `find_entries`. `objects` are (M, ...) each, or
+    lists of M arrays. `masks` (H, W), `arrays` and `texts` are by field. `problems` are dropped boxes. `file_nbytes` is
+    the size of the source's file, or 0.
     """
 
     key: str

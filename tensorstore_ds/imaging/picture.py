@@ -58,12 +58,12 @@ class Picture:
         dtype: data type of the pixels.
         file: bytes of its file, if they have been read.
         file_nbytes: size of its file, or 0.
-        is_file: whether it is a file, which Pillow reads.
-        is_storable: whether a store can hold its file.
+        is_file: whether the image is a file that Pillow can read.
+        is_storable: whether a store can contain this file.
         format: Pillow's name of the format of its file.
         can_scale: whether `pixels` can reduce the image while it is decoded.
         is_large: whether its pixels should be read in bands.
-        left_out: what its file contains and is not read. Lost alpha is known after its pixels were read.
+        left_out: parts of the file that are not read. Alpha that is dropped is reported after the pixels are read.
     """
 
     shape: tuple[int, int, int]
@@ -221,11 +221,11 @@ def open_picture(
     whole: bool = True,
     as_files: bool = False,
 ) -> Picture:
-    """Return an image of which only the header is read.
+    """Read the header of an image, and return a `Picture` that reads its pixels later.
 
-    `image` is that of a `Sample`. `max_pixels` limits images that are decoded as a whole, and with `whole` also those
-    that can be read by parts. With `as_files`, no file is opened by parts. Raises `SourceError` for a damaged header,
-    impossible sizes, or too many pixels.
+    `image` is the image of a `Sample`. `max_pixels` limits images that are decoded as a whole. If `whole` is True, it
+    also limits files that can be read by parts. If `as_files` is True, files are never opened by parts. Raises
+    `SourceError` for a damaged header, impossible sizes, or too many pixels.
     """
     if isinstance(image, PicturePart):
         return image.in_color(color, key)

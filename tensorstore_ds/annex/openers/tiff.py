@@ -210,7 +210,7 @@ class _Header:
 class TiffImage(Picture):
     """An image in a TIFF file that can be read in parts.
 
-    It `is_file` if Pillow reads it, too. `left_out` has a note if other pages are not smaller copies.
+    `is_file` is True if Pillow can also read the file. `left_out` reports other pages, except smaller copies.
     """
 
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:

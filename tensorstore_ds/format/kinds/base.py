@@ -165,9 +165,9 @@ class Field:
         return APART
 
     def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
-        """The field for the samples of all sides, of which this is the first field that is not None.
+        """Return one field for the samples of all sides. This field is the first in `own` that is not None.
 
-        `class_map` has new names of classes, empty for classes that are dropped. Raises `FieldsDifferError`.
+        `class_map` maps classes to their new names, and dropped classes to "". Raises `FieldsDifferError`.
         """
         return self.with_classes(joined_classes(own, class_map)) if self.joins_classes else self
 
