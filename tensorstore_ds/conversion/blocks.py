@@ -39,8 +39,6 @@ from tensorstore_ds.sources.base import Sample, Source
 
 #: Fields that every store has, besides those of its source.
 OWN_FIELDS = ("image", "size", "key")
-#: An image's shape differs from the first one's. It is not skipped, because most images may differ.
-SHAPES_DIFFER = "shapes-differ"
 #: The note about the numbers of gray and of color images.
 ALL_AS_RGB = (
     '{:,} gray and {:,} color images: all are stored as RGB, which needs no action. `color="gray"` stores all as gray.'
@@ -49,6 +47,10 @@ ALL_AS_RGB = (
 NOTHING_LEFT = "No sample is left to be stored."
 #: Advice about a bad sample.
 SKIP = 'With `on_error="skip"` such samples are left out.'
+
+
+class ShapesDiffer(SourceError):
+    """The shape of an image differs from that of the first. It is not skipped, because most images may differ."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +156,9 @@ def or_skipped(on_error: OnError, skipped: list[Problem]) -> Iterator[None]:
     """Record the problems of a bad sample if bad samples are skipped, otherwise let the error pass."""
     try:
         yield
+    except ShapesDiffer:
+        raise
     except SourceError as error:
-        if error.reason == SHAPES_DIFFER:
-            raise
         if on_error == "fail":
             raise SourceError(error.problems, error.advice or SKIP) from error
         skipped += error.problems
@@ -255,7 +257,7 @@ class BlockRows:
         else:
             return
         message = f"expected an image of {expected} like the first one, found {actual}."
-        raise SourceError(Problem(encoded.key, SHAPES_DIFFER, message))
+        raise ShapesDiffer(Problem(encoded.key, "shapes-differ", message))
 
     def statistics(self) -> Statistics:
         """Return the statistics of all rows that `add_header` added, except pixels and masks, and forget the rows."""

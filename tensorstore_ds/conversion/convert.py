@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Unpack, cast
 
 from tensorstore_ds.archives import decompressing
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER, faults, identities
+from tensorstore_ds.conversion.blocks import ShapesDiffer, faults, identities
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
@@ -223,7 +223,7 @@ class _Conversion:
             self._common = identities(source.common_files())
             if self._like is not None:
                 prepared = prepared.ragged(self._like)
-            prepared, shards = self._shards_of_one_shape(prepared)
+            prepared, shards = self._shards_by_plan(prepared)
             fields, found = prepared.format.fields, prepared.contents
             origin = {"source": one_line(source.path.name), "source_format": source.name}
             return commit(
@@ -238,32 +238,27 @@ class _Conversion:
                 is_part=self._check is not None,
             )
 
-    def _shards_of_one_shape(self, prepared: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
-        """All shards of each split. If images turn out to differ, all are converted again as a survey decides."""
+    def _shards_by_plan(self, first: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
+        """The plan of the first image and its shards. If images differ, those of the plan of all headers."""
         begun, asked = self._workspace.begun() or {}, recorded(self._options._deciding())
-        if begun.get("surveyed") is True and all(begun.get(name) == value for name, value in asked.items()):
-            prepared = self._surveyed(prepared)
-            if not prepared.is_surveyed:
-                self._keep((), "the images no longer have differing sizes or colors")
-        try:
-            return prepared, self._shards(prepared)
-        except SourceError as error:
-            if error.reason != SHAPES_DIFFER:
-                raise
+        differ: ShapesDiffer | None = None
+        if begun.get("surveyed") is not True or any(begun.get(name) != value for name, value in asked.items()):
+            try:
+                return first, self._shards(first)
+            except ShapesDiffer as error:
+                differ = error
             if self._resumed:
                 self._keep((), "images of differing sizes or colors were found")
             self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
-            surveyed = self._surveyed(prepared)
-            if surveyed is prepared:
-                raise
-        return surveyed, self._shards(surveyed)
-
-    def _surveyed(self, prepared: Prepared) -> Prepared:
         self._notify(Progress("scan", 0, 0))
-        surveyed = prepared.surveyed(told_kept=self._check is None)
-        for note in (each for each in surveyed.notes if each not in prepared.notes):
+        surveyed = first.surveyed(told_kept=self._check is None)
+        if not surveyed.is_surveyed:
+            if differ is not None:
+                raise differ
+            self._keep((), "the images no longer have differing sizes or colors")
+        for note in (each for each in surveyed.notes if each not in first.notes):
             self._workspace.note(note)
-        return surveyed
+        return surveyed, self._shards(surveyed)
 
     def _shards(self, prepared: Prepared) -> dict[str, FinishedSplit]:
         options, workspace = self._options, self._workspace

@@ -19,7 +19,6 @@ import numpy as np
 from tensorstore_ds.conversion.blocks import (
     ALL_AS_RGB,
     NOTHING_LEFT,
-    SHAPES_DIFFER,
     SKIP,
     BlockRows,
     RowFormat,
@@ -527,7 +526,7 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
         advice = 'Pass `color="rgb"`.'
     if surveyed.files == surveyed.images and not masks and len(surveyed.dtypes) == 1:
         advice = advice.removesuffix(".") + ', or keep each as it is with `encoding="source"`.'
-    return Problem(where, SHAPES_DIFFER, f"images are of differing {'; and of differing '.join(what)}. {advice}")
+    return Problem(where, "shapes-differ", f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 
 def _named(counts: Counter[Any], first: Mapping[Any, str]) -> str:

@@ -12,9 +12,9 @@ import numpy as np
 from tensorstore_ds.conversion.blocks import (
     NOTHING_LEFT,
     OWN_FIELDS,
-    SHAPES_DIFFER,
     BlockRows,
     RowFormat,
+    ShapesDiffer,
     check_fields,
     or_skipped,
 )
@@ -69,7 +69,7 @@ class SampleFormat:
         rows = RowFormat.of(self.reader.fields, first, image, self.options.on_error)
         if self._asked is not None and rows.fields != dict(self._asked):
             expected, found = (f["image"].describe() for f in (self._asked, rows.fields))
-            raise SourceError(Problem(key, SHAPES_DIFFER, f"expected images {expected}, found {found}."))
+            raise ShapesDiffer(Problem(key, "shapes-differ", f"expected images {expected}, found {found}."))
         self.rows = rows
         return rows
 
@@ -159,10 +159,8 @@ class SampleShard:
             if self._block is None:
                 self._block = BlockRows(rows, self._skipped)
             self._block.add(self._format.reader.read(key, sample))
-        except SourceError as error:
-            if error.reason == SHAPES_DIFFER:
-                raise SourceError(error.problems, _SHAPES_ADVICE) from error
-            raise
+        except ShapesDiffer as error:
+            raise ShapesDiffer(error.problems, _SHAPES_ADVICE) from error
 
     def _is_block_full(self, block: BlockRows) -> bool:
         is_large = block.nbytes + block.object_nbytes >= BLOCK_NBYTES

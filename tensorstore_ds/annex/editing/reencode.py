@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 
 from tensorstore_ds.annex.editing.stored_samples import StoredSamples, copy_arrays
-from tensorstore_ds.conversion.blocks import SHAPES_DIFFER
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
 from tensorstore_ds.conversion.plan import ChosenRows, ShardName
@@ -37,6 +36,7 @@ _PIXEL_NBYTES = 16
 #: Rows whose shapes are counted together.
 _ROWS = 100_000
 _ADVICE = {
+    "shapes-differ": "",
     "unsupported-depth": 'Use `encoding="raw"`, which keeps all depths and channels.',
     "": "A store is repacked with all of its samples: to leave some out, convert their source anew.",
 }
@@ -65,8 +65,7 @@ class Reencoding:
                     workspace.note(note)
                 shards, resumed = self._shards(prepared)
             except SourceError as error:
-                advice = "" if error.reason == SHAPES_DIFFER else _ADVICE.get(error.reason, _ADVICE[""])
-                raise SourceError(error.problems, advice) from error
+                raise SourceError(error.problems, _ADVICE.get(error.reason, _ADVICE[""])) from error
             cropped = [problem for split in shards.values() for problem in split.skipped]
             manifest = workspace.commit(self._manifest(prepared, shards, cropped), [*self._skipped, *cropped])
             counts = dict(Counter(problem.reason for problem in cropped))
