@@ -151,7 +151,7 @@ class WholePicture(Picture):
             self.file, self.file_nbytes = image, len(image)
             self.can_scale = header.jpeg is not None and header.orientation == 1
             size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
-            self.format = "JPEG" if opened is None else opened.format or ""
+            self.format = (opened.format or "") if opened is not None else "JPEG" if header.png is None else "PNG"
             self.is_file, self.is_storable = True, is_storable(image)
         else:
             check_pixels((image.height, image.width), max_pixels, key)
@@ -269,7 +269,7 @@ def is_jpeg(image: Any, key: str) -> bool:
 
 
 def _opened_by_parts(image: str | Path, color: Color, key: str) -> Picture | None:
-    if (suffix := Path(image).suffix.lower()) not in OPENERS:
+    if (suffix := os.path.splitext(image)[1].lower()) not in OPENERS:  # noqa: PTH122  # a `Path` takes 10 us
         return None
     opened: Picture | None = OPENERS[suffix].load()(open_file(image, key), color=color, key=key)
     return opened
