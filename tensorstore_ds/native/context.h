@@ -12,14 +12,15 @@
 #define HAS_NEON 1
 #endif
 
-#define LOOK 11 /* bits of a Huffman code that are looked up at once */
+#define LOOK 12 /* bits of a Huffman code that are looked up at once */
 
-/* By the next LOOK bits: bits 0-7: how many the code and its value take; 8-13: the run of zeros before it; 16-31: the
- * value. IS_SPECIAL: an end of block or 16 zeros; IS_LONG: the value reaches beyond LOOK bits; then 16-31 is the symbol.
- * 0: the code itself is longer. */
-enum { IS_SPECIAL = 0x4000, IS_LONG = 0x8000 };
+/* By the next LOOK bits. Bits 0-7: how many of them the code and its value take. Bits 8-15: by how many coefficients the
+ * place moves: the run of zeros and 1, or AT_END at the end of a block. Bits 16-31: the value. AT_SLOW: the code or its
+ * value is longer than LOOK bits. Then bits 0-7 are 0, 16-23 are the length of the code, or 0 if it is longer than LOOK
+ * bits or unknown, and 24-31 are the symbol. */
+enum { AT_END = 128, AT_SLOW = 192 };
 typedef struct {
-    int32_t fast[1 << LOOK];
+    uint32_t fast[1 << LOOK];
     int32_t limit[18]; /* by length: one more than the last code, left-justified in 16 bits */
     int32_t delta[17]; /* by length: what leads from a code to its symbol */
     uint8_t symbols[256];
@@ -41,7 +42,7 @@ typedef struct {
 } filter;
 
 struct context {
-    memory header, scan, pieces, planes, lines, rows, turned, entries;
+    memory header, scans[2], pieces, planes, lines, rows, turned, entries;
     filter across, down;
     huffman_table dc[4], ac[4];
 };

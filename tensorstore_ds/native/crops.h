@@ -1,225 +1,10 @@
 /* A part of a JPEG image, decoded where it is seen, resized line by line into its place in a batch. */
 #ifndef TSDS_CROPS_H
 #define TSDS_CROPS_H
-#include "idct.h"
-#include "jpeg.h"
+#include "lanes.h"
 #include "resize.h"
 
 #define MOST_PIXELS (1 << 26) /* in memory at once: what needs more is left to Python, which asks for the memory first */
-#define BESIDE 32             /* bytes beside each line of a plane */
-
-typedef struct {
-    int size, across, down;      /* of a block: samples; blocks of a unit */
-    int shrunk_x, shrunk_y;      /* 1: chroma of half the width, of half the height */
-    int is_smooth;               /* whether chroma is interpolated */
-    int width, height;           /* of the whole image */
-    int left, top;               /* where the part begins */
-    size_t stride;
-    uint8_t *samples;            /* of the part, from its first sample on */
-} plane;
-
-typedef struct {
-    const jpeg_header *header;
-    int top, left, bottom, right; /* in units */
-    int scale, components;
-    plane planes[3];
-} part;
-
-/* --- decoding a part ------------------------------------------------------------------------------------------------ */
-
-/* How libjpeg decodes components at a scale: chroma of half the size is decoded at twice the scale where that will do. */
-static void plan_planes(part *p) {
-    const jpeg_header *h = p->header;
-    int smallest = 8 / p->scale;
-    for (int i = 0; i < p->components; i++) {
-        plane *c = &p->planes[i];
-        c->across = i ? 1 : h->h, c->down = i ? 1 : h->v, c->size = smallest;
-        while (c->size < 8 && h->h * smallest % (c->across * c->size * 2) == 0 &&
-               h->v * smallest % (c->down * c->size * 2) == 0)
-            c->size *= 2;
-        c->shrunk_x = h->h * smallest > c->across * c->size, c->shrunk_y = h->v * smallest > c->down * c->size;
-        c->width = (h->width * c->across * c->size + 8 * h->h - 1) / (8 * h->h);
-        c->height = (h->height * c->down * c->size + 8 * h->v - 1) / (8 * h->v);
-        c->is_smooth = smallest > 1 && c->width > 2;
-    }
-}
-
-static int reserve_planes(context *ctx, part *p) {
-    size_t needed = 0;
-    for (int i = 0; i < p->components; i++) {
-        plane *c = &p->planes[i];
-        c->left = p->left * c->across * c->size, c->top = p->top * c->down * c->size;
-        size_t width = (size_t)(p->right - p->left) * (size_t)(c->across * c->size);
-        c->stride = (width + 2 * BESIDE + 31) & ~(size_t)31;
-        needed += c->stride * (size_t)(p->bottom - p->top) * (size_t)(c->down * c->size) + BESIDE;
-    }
-    if (!reserve(&ctx->planes, needed)) return 0;
-    uint8_t *at = ctx->planes.bytes;
-    for (int i = 0; i < p->components; i++) {
-        plane *c = &p->planes[i];
-        c->samples = at + BESIDE;
-        at += c->stride * (size_t)(p->bottom - p->top) * (size_t)(c->down * c->size);
-    }
-    return 1;
-}
-
-/* The next `count` units from `unit` on, of which those of the part go to its planes. 0 if codes or numbers are broken. */
-static int decode_units(part *p, bit_reader *reader, const uint8_t *stop, int32_t last[3], int64_t unit, int count) {
-    const jpeg_header *h = p->header;
-    int row = (int)(unit / h->across), column = (int)(unit % h->across);
-    bit_reader r = *reader;
-    for (; count; count--) {
-        int is_seen = row >= p->top && row < p->bottom && column >= p->left && column < p->right;
-        for (int i = 0; i < p->components; i++) {
-            plane *c = &p->planes[i];
-            for (int y = 0; y < c->down; y++)
-                for (int x = 0; x < c->across; x++) {
-                    _Alignas(32) int16_t block[64];
-                    clear_block(block);
-                    if (r.at - (r.bits >> 3) > stop) return 0;
-                    int end = decode_block(&r, h->dc[i], h->ac[i], &last[i], block);
-                    if (end > 64) return 0;
-                    if (!is_seen) continue;
-                    size_t top = (size_t)((row - p->top) * c->down + y) * (size_t)c->size;
-                    size_t left = (size_t)((column - p->left) * c->across + x) * (size_t)c->size;
-                    if (!inverse_dct(block, end, h, i, c->size, c->samples + top * c->stride + left, c->stride)) return 0;
-                }
-        }
-        if (++column == h->across) column = 0, row++;
-    }
-    *reader = r;
-    return 1;
-}
-
-static int ends_here(const bit_reader *r, const uint8_t *from, const uint8_t *stop) {
-    int64_t left = 8 * (stop - from) - bits_read(r, from);
-    return left >= 0 && left < 8;
-}
-
-static int decode_whole(context *ctx, part *p, bytes_view file) {
-    const jpeg_header *h = p->header;
-    if (h->interval) return CROP_OTHER;
-    size_t end = end_of_scan(file, h->start);
-    if (!end) return CROP_DAMAGED;
-    if (!reserve(&ctx->scan, end - h->start + PAD)) return CROP_MEMORY;
-    uint8_t *stop = unstuff(ctx->scan.bytes, file.bytes + h->start, file.bytes + end);
-    if (!stop) return CROP_DAMAGED;
-    memset(stop, 0, PAD);
-    bit_reader reader = {0, 0, ctx->scan.bytes};
-    int32_t last[3] = {0};
-    int64_t units = (int64_t)(p->bottom - 1) * h->across + p->right;
-    if (units > 4 * (int64_t)file.nbytes) return CROP_DAMAGED; /* a unit has two bits at least */
-    if (!decode_units(p, &reader, stop, last, 0, (int)units)) return CROP_DAMAGED;
-    if (units == (int64_t)h->across * h->down && !ends_here(&reader, ctx->scan.bytes, stop)) return CROP_DAMAGED;
-    return CROP_OK;
-}
-
-static int decode_intervals(context *ctx, part *p, bytes_view file, const uint8_t *marks, int64_t mark_count) {
-    const jpeg_header *h = p->header;
-    int64_t units = (int64_t)h->across * h->down, interval = h->interval, done = -1;
-    if (!interval || mark_count != (units + interval - 1) / interval - 1) return CROP_OTHER;
-    const uint8_t *data = file.bytes;
-    for (int row = p->top; row < p->bottom; row++) {
-        int64_t first = ((int64_t)row * h->across + p->left) / interval;
-        int64_t final = ((int64_t)row * h->across + p->right - 1) / interval;
-        for (int64_t i = first > done ? first : done + 1; i <= final; i++) {
-            uint32_t mark;
-            size_t begin = h->start, end = 0;
-            if (i) {
-                memcpy(&mark, marks + 4 * (i - 1), 4);
-                begin = mark;
-                if (begin < h->start + 2 || begin > file.nbytes || data[begin - 2] != 0xFF ||
-                    data[begin - 1] != 0xD0 + ((i - 1) & 7))
-                    return CROP_DAMAGED;
-            }
-            if (i < mark_count) {
-                memcpy(&mark, marks + 4 * i, 4);
-                end = mark;
-                if (end < begin + 2 || end > file.nbytes || data[end - 2] != 0xFF || data[end - 1] != 0xD0 + (i & 7))
-                    return CROP_DAMAGED;
-                end -= 2;
-            } else if (!(end = end_of_scan(file, begin)))
-                return CROP_DAMAGED;
-            if (!reserve(&ctx->scan, end - begin + PAD)) return CROP_MEMORY;
-            uint8_t *stop = unstuff(ctx->scan.bytes, data + begin, data + end);
-            if (!stop) return CROP_DAMAGED;
-            memset(stop, 0, PAD);
-            bit_reader reader = {0, 0, ctx->scan.bytes};
-            int32_t last[3] = {0};
-            int64_t from = i * interval, count = units - from < interval ? units - from : interval;
-            if (!decode_units(p, &reader, stop, last, from, (int)count) || !ends_here(&reader, ctx->scan.bytes, stop))
-                return CROP_DAMAGED;
-        }
-        done = final > done ? final : done;
-    }
-    return CROP_OK;
-}
-
-static jpeg_entry entry_at(const uint8_t *entries, int64_t i) {
-    jpeg_entry entry;
-    memcpy(&entry, entries + (size_t)i * sizeof entry, sizeof entry);
-    return entry;
-}
-
-/* The units of one line of the part, from one entry to the next: each ends where the next one begins, and with the
- * predictions that it has. */
-static int decode_run(context *ctx, part *p, bytes_view file, const uint8_t *entries, int64_t entry_count, int row) {
-    const jpeg_header *h = p->header;
-    int per_row = (h->across + UNITS_PER_ENTRY - 1) / UNITS_PER_ENTRY;
-    int64_t first = (int64_t)row * per_row + p->left / UNITS_PER_ENTRY;
-    int count = (p->right - 1) / UNITS_PER_ENTRY - p->left / UNITS_PER_ENTRY + 1;
-    if (!reserve(&ctx->pieces, sizeof(size_t) * ((size_t)count + 1))) return CROP_MEMORY;
-    size_t *offsets = (size_t *)(void *)ctx->pieces.bytes;
-    jpeg_entry entry = entry_at(entries, first);
-    size_t begin = entry.bit >> 3, end;
-    int is_last = first + count == entry_count;
-    if (begin < h->start || begin >= file.nbytes) return CROP_DAMAGED;
-    if (is_last) {
-        if (!(end = end_of_scan(file, begin))) return CROP_DAMAGED;
-    } else {
-        end = entry_at(entries, first + count).bit >> 3;
-        if (end < begin || end + 1 >= file.nbytes) return CROP_DAMAGED;
-    }
-    if (!reserve(&ctx->scan, end - begin + 1 + PAD)) return CROP_MEMORY;
-    uint8_t *at = ctx->scan.bytes;
-    for (int i = 0; i < count; i++) { /* bytes that lie between begin and end, one behind the other: they have room */
-        offsets[i] = (size_t)(at - ctx->scan.bytes);
-        size_t stop = i + 1 < count ? entry_at(entries, first + i + 1).bit >> 3 : end;
-        if (stop < begin || stop > end || !(at = unstuff(at, file.bytes + begin, file.bytes + stop))) return CROP_DAMAGED;
-        begin = stop;
-    }
-    offsets[count] = (size_t)(at - ctx->scan.bytes);
-    if (!is_last) { /* the byte in which the last code may end */
-        if (file.bytes[end] == 0xFF && file.bytes[end + 1]) return CROP_DAMAGED;
-        *at++ = file.bytes[end];
-    }
-    memset(at, 0, PAD);
-    bit_reader reader = {0, 0, ctx->scan.bytes};
-    int32_t last[3] = {entry.dc[0], entry.dc[1], entry.dc[2]};
-    refill(&reader), drop(&reader, entry.bit & 7);
-    int column = p->left / UNITS_PER_ENTRY * UNITS_PER_ENTRY;
-    for (int i = 0; i < count; i++, column += UNITS_PER_ENTRY) {
-        int units = h->across - column < UNITS_PER_ENTRY ? h->across - column : UNITS_PER_ENTRY;
-        if (!decode_units(p, &reader, at, last, (int64_t)row * h->across + column, units)) return CROP_DAMAGED;
-        if (i + 1 == count && is_last) return ends_here(&reader, ctx->scan.bytes, at) ? CROP_OK : CROP_DAMAGED;
-        entry = entry_at(entries, first + i + 1);
-        if (bits_read(&reader, ctx->scan.bytes) != 8 * (int64_t)offsets[i + 1] + (entry.bit & 7)) return CROP_DAMAGED;
-        for (int k = 0; k < p->components; k++)
-            if (last[k] != entry.dc[k]) return CROP_DAMAGED;
-    }
-    return CROP_OK;
-}
-
-static int decode_entries(context *ctx, part *p, bytes_view file, const uint8_t *entries, int64_t entry_count) {
-    const jpeg_header *h = p->header;
-    int64_t per_row = (h->across + UNITS_PER_ENTRY - 1) / UNITS_PER_ENTRY;
-    if (h->interval || entry_count != per_row * h->down) return CROP_OTHER;
-    int code = CROP_OK;
-    for (int row = p->top; row < p->bottom && code == CROP_OK; row++)
-        code = decode_run(ctx, p, file, entries, entry_count, row);
-    return code;
-}
-
 /* --- lines of pixels ------------------------------------------------------------------------------------------------ */
 
 /* Beyond the edges of the image, its first and last samples are repeated, as interpolation wants it. */
@@ -457,14 +242,21 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     if ((int64_t)(p.bottom - p.top) * unit_height * (p.right - p.left) * unit_width > MOST_PIXELS) return CROP_OTHER;
     if (!reserve_planes(ctx, &p)) return CROP_MEMORY;
 
-    if (job->find == FIND_RESTARTS) {
-        if (!has(shard->restarts, job->marks, job->mark_count, 4)) return CROP_OTHER;
-        code = decode_intervals(ctx, &p, file, shard->restarts.bytes + 4 * (size_t)job->marks, job->mark_count);
-    } else if (job->find == FIND_ENTRIES) {
-        if (!has(shard->entries, job->marks, job->mark_count, sizeof(jpeg_entry))) return CROP_OTHER;
-        code = decode_entries(ctx, &p, file, shard->entries.bytes + sizeof(jpeg_entry) * (size_t)job->marks, job->mark_count);
-    } else
-        code = decode_whole(ctx, &p, file);
+    int64_t units = (int64_t)h.across * h.down, expected = 0; /* restarts, or entries */
+    work w = {.own = ctx, .part = &p, .file = file, .find = FIND_NONE, .row = p.top, .final = -1};
+    if (job->find == FIND_RESTARTS || job->find == FIND_ENTRIES) {
+        int is_interval = job->find == FIND_RESTARTS;
+        bytes_view table = is_interval ? shard->restarts : shard->entries;
+        size_t nbytes = is_interval ? 4 : sizeof(jpeg_entry);
+        if (!has(table, job->marks, job->mark_count, nbytes) || (h.interval != 0) != is_interval) return CROP_OTHER;
+        expected = is_interval ? (units - 1) / h.interval : entry_count(&h);
+        if (job->mark_count != expected) return CROP_OTHER;
+        w.find = job->find, w.mark_count = expected, w.marks = table.bytes + nbytes * (size_t)job->marks;
+    } else if (h.interval)
+        return CROP_OTHER;
+    else
+        w.row = 0;
+    code = decode(&w);
     if (code != CROP_OK) return code;
     repeat_edges(&p);
 
@@ -520,34 +312,15 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
 static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entries) {
     jpeg_header h;
     if (file.nbytes >= 1u << 29 || read_jpeg_header(ctx, file, &h) != CROP_OK || h.interval) return -1;
-    size_t end = end_of_scan(file, h.start);
-    int64_t units = (int64_t)h.across * h.down, per_row = (h.across + UNITS_PER_ENTRY - 1) / UNITS_PER_ENTRY;
-    if (!end || units > 4 * (int64_t)file.nbytes) return -1;
-    if (!reserve(&ctx->scan, end - h.start + PAD) ||
-        !reserve(&ctx->entries, (size_t)(per_row * h.down) * sizeof(jpeg_entry)))
-        return -2;
-    uint8_t *stop = unstuff(ctx->scan.bytes, file.bytes + h.start, file.bytes + end);
-    if (!stop) return -1;
-    memset(stop, 0, PAD);
-    part p = {.header = &h, .components = h.components, .scale = 1}; /* of no units: nothing is kept */
+    if ((int64_t)h.across * h.down > 4 * (int64_t)file.nbytes) return -1; /* before memory is taken */
+    if (!reserve(&ctx->entries, (size_t)entry_count(&h) * sizeof(jpeg_entry))) return -2;
+    part p = {.header = &h, .components = h.components, .scale = 1};
     plan_planes(&p);
-    bit_reader reader = {0, 0, ctx->scan.bytes};
-    int32_t last[3] = {0};
-    jpeg_entry *out = (jpeg_entry *)(void *)ctx->entries.bytes;
-    const uint8_t *source = file.bytes + h.start; /* goes along with the bytes that were read */
-    int64_t seen = 0;
-    for (int row = 0; row < h.down; row++)
-        for (int column = 0; column < h.across; column += UNITS_PER_ENTRY) {
-            int64_t bits = bits_read(&reader, ctx->scan.bytes);
-            if (bits >= 8 * (stop - ctx->scan.bytes)) return -1;
-            for (; seen < bits >> 3; seen++) source += ctx->scan.bytes[seen] == 0xFF ? 2 : 1;
-            *out++ = (jpeg_entry){(uint32_t)((source - file.bytes) * 8 + (bits & 7)),
-                                  {(int16_t)last[0], (int16_t)last[1], (int16_t)last[2]}, 0};
-            int count = h.across - column < UNITS_PER_ENTRY ? h.across - column : UNITS_PER_ENTRY;
-            if (!decode_units(&p, &reader, stop, last, (int64_t)row * h.across + column, count)) return -1;
-        }
-    if (!ends_here(&reader, ctx->scan.bytes, stop)) return -1;
+    work w = {.own = ctx, .part = &p, .file = file, .entry = (jpeg_entry *)(void *)ctx->entries.bytes,
+              .source = file.bytes + h.start};
+    int code = decode(&w);
+    if (code != CROP_OK) return code == CROP_MEMORY ? -2 : -1;
     *entries = (const jpeg_entry *)(const void *)ctx->entries.bytes;
-    return per_row * h.down;
+    return entry_count(&h);
 }
 #endif

@@ -19,7 +19,6 @@ typedef uint8_t u8x8 __attribute__((vector_size(8)));
 #else
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i32x8){__VA_ARGS__})
 #endif
-#define INLINE static inline __attribute__((always_inline))
 
 /* Constants times 2^13. */
 enum { BITS = 13, MORE = 2 };
@@ -111,12 +110,30 @@ INLINE void load_block(const int16_t *block, const uint16_t *quantizers, i32x8 v
 #endif
 }
 
-INLINE void clear_block(int16_t block[64]) {
+#define BLOCK_ROOM 80 /* coefficients: a block, NO_PLACE, and so many that the next one is aligned as well */
+
+/* Without loops in AVX2, here and below: gcc makes slow calls of them (`rep stos`, memcpy). */
+INLINE void clear_block(int16_t block[BLOCK_ROOM]) {
+#if defined(__AVX2__)
+    __m256i *to = (__m256i *)(void *)block;
+    const __m256i zero = _mm256_setzero_si256();
+    _mm256_store_si256(to, zero), _mm256_store_si256(to + 1, zero);
+    _mm256_store_si256(to + 2, zero), _mm256_store_si256(to + 3, zero);
+#else
     const i16x8 zero = {0};
     for (int i = 0; i < 64; i += 8) memcpy(block + i, &zero, 16);
+#endif
 }
 
 #if defined(__AVX2__)
+INLINE void load_pairs(const int16_t *block, const uint16_t *quantizers, __m256i v[4], __m256i by[4]) {
+    const __m256i *from = (const __m256i *)(const void *)block, *factors = (const __m256i *)(const void *)quantizers;
+    v[0] = _mm256_load_si256(from), v[1] = _mm256_load_si256(from + 1);
+    v[2] = _mm256_load_si256(from + 2), v[3] = _mm256_load_si256(from + 3);
+    by[0] = _mm256_loadu_si256(factors), by[1] = _mm256_loadu_si256(factors + 1);
+    by[2] = _mm256_loadu_si256(factors + 2), by[3] = _mm256_loadu_si256(factors + 3);
+}
+
 /* Two factors of 16 bits, for each pair of numbers. */
 #define BY(a, b) _mm256_set1_epi32((int32_t)((uint32_t)(uint16_t)(b) << 16 | (uint16_t)(a)))
 
@@ -152,10 +169,7 @@ INLINE int is_small(const __m256i coefficients[4], const __m256i by[4]) {
 /* The same bits in 16-bit numbers, multiplied in pairs; 0 if they have no room, and nothing is done. */
 INLINE int inverse_dct_in_pairs(const int16_t *block, const uint16_t *quantizers, uint8_t *out, size_t stride) {
     __m256i v[4], by[4], w[8], t[8];
-    for (int i = 0; i < 4; i++) {
-        v[i] = _mm256_load_si256((const __m256i *)(const void *)(block + 16 * i));
-        by[i] = _mm256_loadu_si256((const __m256i *)(const void *)(quantizers + 16 * i));
-    }
+    load_pairs(block, quantizers, v, by);
     if (!is_small(v, by)) return 0;
     for (int i = 0; i < 4; i++) v[i] = _mm256_mullo_epi16(v[i], by[i]);
     eight_of_pairs(v, BITS - MORE, w);
@@ -283,10 +297,7 @@ INLINE int inverse_dct_in_halves(const int16_t *block, const uint16_t *quantizer
 enum { HAS_PAIRS = 1 }; /* which were tried, and found no room */
 INLINE int is_small_block(const int16_t *block, const uint16_t *quantizers) {
     __m256i v[4], by[4];
-    for (int i = 0; i < 4; i++) {
-        v[i] = _mm256_load_si256((const __m256i *)(const void *)(block + 16 * i));
-        by[i] = _mm256_loadu_si256((const __m256i *)(const void *)(quantizers + 16 * i));
-    }
+    load_pairs(block, quantizers, v, by);
     return is_small(v, by);
 }
 #else
@@ -309,12 +320,12 @@ static __attribute__((noinline, cold)) int has_room(const int16_t *block, const 
     return is_in_range(v);
 }
 
-/* A block of `size` x `size` samples; `end`: coefficients from there on are zero. 0 if numbers leave the 16 bits that
+/* A block of `size` x `size` samples; `is_flat`: all coefficients but the first one are zero. 0 if numbers leave the 16 bits that
  * libjpeg has for them: only broken files and odd quantizers have such, and their samples are for libjpeg to say. */
-static inline int inverse_dct(const int16_t *block, int end, const jpeg_header *h, int component, int size, uint8_t *out,
+static inline int inverse_dct(const int16_t *block, int is_flat, const jpeg_header *h, int component, int size, uint8_t *out,
                                size_t stride) {
     const uint16_t *quantizers = h->quantizers[component];
-    if (end == 1 || size == 1) {
+    if (is_flat || size == 1) {
         int32_t dc = block[0] * quantizers[0];
         if (dc < -MOST_DC || dc > MOST_DC) return 0;
         uint8_t sample = sample_of((dc + 4) >> 3);

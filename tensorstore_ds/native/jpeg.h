@@ -5,7 +5,7 @@
 #define TSDS_JPEG_H
 #include "context.h"
 
-#define PAD 512 /* zeros behind the codes: a block reads 64 x 31 bits at most, and 8 bytes at once */
+#define PAD 256 /* zeros behind the codes: a block that begins before them reads 64 x 27 bits at most, and 8 bytes at once */
 
 typedef struct {
     int height, width, components, interval, orientation;
@@ -26,13 +26,23 @@ typedef struct {
 #define PLACE(n) (n)
 #endif
 #define P(n) (uint8_t)PLACE(n)
-static const uint8_t place_of[64 + 16] = { /* in the order of the file, in zigzag */
-    P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5), P(12),
-    P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21), P(28), P(35),
-    P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37), P(44), P(51), P(58),
-    P(59), P(52), P(45), P(38), P(31), P(39), P(46), P(53), P(60), P(61), P(54), P(47), P(55), P(62), P(63), P(63),
-    P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63), P(63)};
+#define NO_PLACE 64 /* behind a block: what is written there is not read */
+#define NONE_4 NO_PLACE, NO_PLACE, NO_PLACE, NO_PLACE
+#define NONE_16 NONE_4, NONE_4, NONE_4, NONE_4
+#define NONE_64 NONE_16, NONE_16, NONE_16, NONE_16
+/* In the order of the file, in zigzag. At a multiple of 256, so that the low byte of a pointer into it is the number of
+ * the coefficient. Whatever AT_END or AT_SLOW is added to, and a run beyond the last coefficient, leads to NO_PLACE. */
+static const _Alignas(256) uint8_t place_of[256] = {
+    P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5),
+    P(12), P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21), P(28),
+    P(35), P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37), P(44), P(51),
+    P(58), P(59), P(52), P(45), P(38), P(31), P(39), P(46), P(53), P(60), P(61), P(54), P(47), P(55), P(62), P(63),
+    NONE_64, NONE_64, NONE_64};
 #undef P
+
+static void fill_entries(uint32_t *to, int count, uint32_t entry) {
+    for (int i = 0; i < count; i++) to[i] = entry;
+}
 
 static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *symbols, int is_dc) {
     uint8_t key[16 + 256] = {0};
@@ -42,7 +52,7 @@ static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *sym
     memcpy(key, lengths, 16), memcpy(key + 16, symbols, (size_t)count);
     if (t->is_ready && !memcmp(key, t->key, sizeof key)) return 1;
     t->is_ready = 0;
-    memset(t->fast, 0, sizeof t->fast);
+    fill_entries(t->fast, 1 << LOOK, AT_SLOW << 8); /* what no code below begins with */
     memcpy(t->symbols, key + 16, 256);
     int at = 0;
     uint32_t code = 0;
@@ -50,20 +60,18 @@ static int is_table(huffman_table *t, const uint8_t *lengths, const uint8_t *sym
         t->delta[length] = at - (int32_t)code;
         for (int i = 0; i < lengths[length - 1]; i++, at++, code++) {
             if (code + 1 >= (1u << length)) return 0; /* nor may a code be all ones */
-            int symbol = symbols[at], run = is_dc ? 0 : symbol >> 4, size = is_dc ? symbol : symbol & 15;
+            int symbol = symbols[at], size = is_dc ? symbol : symbol & 15, rest = LOOK - length;
             if (size > (is_dc ? 11 : 10)) return 0; /* more than 8 bits a sample have */
-            if (length > LOOK) continue;
-            int rest = LOOK - length;
-            for (int k = 0; k < 1 << rest; k++) {
-                int32_t entry;
-                if (size > rest) entry = symbol << 16 | IS_LONG | length;
-                else if (!is_dc && !size) entry = symbol << 16 | IS_SPECIAL | length;
-                else {
-                    int value = size ? k >> (rest - size) : 0;
-                    if (size && value < 1 << (size - 1)) value += 1 - (1 << size);
-                    entry = (int32_t)((uint32_t)value << 16) | run << 8 | (length + size);
-                }
-                t->fast[(code << rest) + (uint32_t)k] = entry;
+            if (rest < 0) continue;
+            uint32_t *to = t->fast + (code << rest); /* 1 << rest of them, as code < 1 << length */
+            uint32_t by = size || symbol == 0xF0 ? (uint32_t)(symbol >> 4) + 1 : AT_END; /* as DC, they do not matter */
+            if (size > rest) {
+                fill_entries(to, 1 << rest, (uint32_t)symbol << 24 | (uint32_t)length << 16 | AT_SLOW << 8);
+                continue;
+            }
+            for (int k = 0, each = 1 << (rest - size); k < 1 << size; k++, to += each) {
+                int value = size && k < 1 << (size - 1) ? k + 1 - (1 << size) : k;
+                fill_entries(to, each, (uint32_t)value << 16 | by << 8 | (uint32_t)(length + size));
             }
         }
         t->limit[length] = (int32_t)(code << (16 - length));
@@ -206,98 +214,96 @@ static int read_jpeg_header(context *c, bytes_view file, jpeg_header *h) {
 
 /* --- Huffman codes ------------------------------------------------------------------------------------------------- */
 
-typedef struct {
-    uint64_t buffer; /* left-justified */
-    int bits;
-    const uint8_t *at;
-} bit_reader;
+#define INLINE static inline __attribute__((always_inline))
 
-static inline void refill(bit_reader *r) { /* to 56 bits or more */
+/* Where codes are read, and where the coefficients of their block go. */
+typedef struct {
+    uint64_t buffer; /* the next bits, left-justified */
+    uint32_t bits;   /* how many: the low 6 bits of this number, the others mean nothing */
+    const uint8_t *at; /* the bytes that follow */
+    const uint8_t *place; /* in place_of, behind the last coefficient */
+    const uint32_t *fast; /* of the table of the block */
+    int16_t *block;
+} reader;
+
+/* To 56 bits or more, of which at most 63 are counted: bytes that are in the buffer in part are read again. */
+INLINE void refill(reader *r) {
     uint64_t next;
+    uint32_t bits = r->bits & 63;
     memcpy(&next, r->at, 8);
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
     next = __builtin_bswap64(next);
 #endif
-    r->buffer |= next >> r->bits;
-    r->at += (63 - r->bits) >> 3;
-    r->bits |= 56;
+    r->buffer |= next >> bits;
+    r->at += (63 - bits) >> 3;
+    r->bits = bits | 56;
 }
 
-static inline void drop(bit_reader *r, int n) {
+INLINE void drop(reader *r, int n) {
     r->buffer <<= n & 63; /* processors take the low bits of a count anyway */
-    r->bits -= n;
+    r->bits -= (uint32_t)n;
 }
 
-static inline int64_t bits_read(const bit_reader *r, const uint8_t *from) { return 8 * (r->at - from) - r->bits; }
+static inline int64_t bits_read(const reader *r, const uint8_t *from) { return 8 * (r->at - from) - (r->bits & 63); }
 
-static inline int32_t signed_value(uint64_t buffer, int size) { /* of 1 to 15 bits */
-    int32_t value = (int32_t)(buffer >> (64 - size));
+/* The value of 0 to 15 bits that are next. */
+static inline int32_t take_value(reader *r, int size) {
+    if (!size) return 0;
+    int32_t value = (int32_t)(r->buffer >> (64 - size));
+    drop(r, size);
     return value < 1 << (size - 1) ? value + 1 - (1 << size) : value;
 }
 
-/* The symbol of a code longer than LOOK << 8, and its length; -1 if there is none such. */
-static __attribute__((noinline)) int long_code(uint64_t buffer, const huffman_table *t) {
-    int32_t top = (int32_t)(buffer >> 48);
-    for (int length = LOOK + 1; length <= 16; length++)
-        if (top < t->limit[length]) return t->symbols[(uint8_t)((top >> (16 - length)) + t->delta[length])] << 8 | length;
-    return -1;
+/* The symbol of a code whose entry is slow; -1 if there is no such code. */
+static int take_slow_code(reader *r, const huffman_table *t) {
+    uint32_t entry = t->fast[r->buffer >> (64 - LOOK)];
+    int length = entry >> 16 & 0xFF, symbol = (int)(entry >> 24);
+    if (!length) {
+        int32_t top = (int32_t)(r->buffer >> 48);
+        for (length = LOOK + 1; length <= 16 && top >= t->limit[length]; length++) {}
+        if (length > 16) return -1;
+        symbol = t->symbols[(uint8_t)((top >> (16 - length)) + t->delta[length])];
+    }
+    drop(r, length);
+    return symbol;
 }
 
-/* One block, its coefficients zero before. Returns 64 or less, beyond the last coefficient that may not be zero; more
- * if the codes are broken. */
-static inline __attribute__((always_inline)) int decode_block(bit_reader *r, const huffman_table *dc,
-                                                              const huffman_table *ac, int32_t *last, int16_t *block) {
-    refill(r);
-    int32_t entry = dc->fast[r->buffer >> (64 - LOOK)], diff = 0;
-    if (entry && !(entry & IS_LONG)) {
+/* A difference of DC into *diff; 0 if its code is broken. Takes at most 16 + 11 bits. */
+static inline int take_dc(reader *r, const huffman_table *t, int32_t *diff) {
+    uint32_t entry = t->fast[r->buffer >> (64 - LOOK)];
+    if (__builtin_expect(entry & 0xFF, 1)) {
         drop(r, entry & 0xFF);
-        diff = entry >> 16;
-    } else {
-        int size = (int)((uint32_t)entry >> 16);
-        if (!entry) {
-            entry = long_code(r->buffer, dc);
-            if (entry < 0) return 99;
-            size = entry >> 8;
-        }
-        drop(r, entry & 0x1F);
-        if (size) {
-            diff = signed_value(r->buffer, size);
-            drop(r, size);
-        }
+        *diff = (int32_t)entry >> 16;
+        return 1;
     }
-    *last += diff; /* of a sound file it stays within 12 bits */
-    if (*last < -INT16_MAX || *last > INT16_MAX) return 99;
-    block[0] = (int16_t)*last;
-    int k = 1, end = 1;
-    for (; k < 64; k++) {
-        if (r->bits < 32) refill(r); /* a code of 16 and a value of 10 bits */
-        entry = ac->fast[r->buffer >> (64 - LOOK)];
-        if (entry && !(entry & (IS_SPECIAL | IS_LONG))) {
-            k += entry >> 8 & 15;
-            block[place_of[k]] = (int16_t)(entry >> 16);
-            drop(r, entry & 0xFF);
-            end = k + 1;
-            continue;
-        }
-        int symbol = (int)((uint32_t)entry >> 16);
-        if (!entry) {
-            entry = long_code(r->buffer, ac);
-            if (entry < 0) return 99;
-            symbol = entry >> 8;
-        }
-        drop(r, entry & 0x1F);
-        int size = symbol & 15;
-        if (!size) {
-            if (symbol != 0xF0) break;
-            k += 15;
-            continue;
-        }
-        k += symbol >> 4;
-        block[place_of[k]] = (int16_t)signed_value(r->buffer, size);
-        drop(r, size);
-        end = k + 1;
-    }
-    return k > 64 ? 99 : end;
+    int size = take_slow_code(r, t);
+    *diff = size < 0 ? 0 : take_value(r, size);
+    return size >= 0;
+}
+
+/* The next symbol of AC and its value, of which LOOK bits are in the buffer. 0: the block has ended, or the entry is
+ * slow, and then no bit is taken. The test is that of `place`: it began below 64 and has moved by at most AT_SLOW, so it
+ * is in the table, and 64 or more if AT_END or AT_SLOW were added, or the block is full. */
+INLINE int take_symbol(reader *r) {
+    uint32_t entry = r->fast[r->buffer >> (64 - LOOK)];
+    r->buffer <<= entry & 63;
+    r->bits -= entry;
+    r->place += entry >> 8 & 0xFF;
+    r->block[r->place[-1]] = (int16_t)(entry >> 16);
+    return !((uintptr_t)r->place & 0xC0);
+}
+
+/* A symbol at which `take_symbol` found a slow entry, and its value, of at most 16 + 10 bits. Refills before. Whether the
+ * block goes on; otherwise `place` is as `take_symbol` leaves it, or beyond the block if the code is broken. */
+static int take_slow_symbol(reader *r, const huffman_table *t) {
+    refill(r);
+    int symbol = take_slow_code(r, t), size = symbol & 15;
+    r->place -= AT_SLOW;
+    if (symbol < 0) r->place += 64; /* from 1 on: beyond 64, and below AT_END */
+    else
+        r->place += size || symbol == 0xF0 ? (symbol >> 4) + 1 : AT_END;
+    if (symbol >= 0) r->block[r->place[-1]] = (int16_t)take_value(r, size);
+    return !((uintptr_t)r->place & 0xC0);
 }
 
 /* Bytes [from, stop) without the zeros that are stuffed behind each FF, to `to`; where that ends, or NULL if there is

@@ -42,8 +42,8 @@ static void run_crops(FILE *to) {
         print_digest(to, "index", (long)count, entries, count > 0 ? (size_t)count * sizeof *entries : 0);
         free(out);
     }
-    memory *all[] = {&own->header, &own->scan,   &own->pieces,  &own->planes,        &own->lines,
-                     &own->rows,   &own->turned, &own->entries, &own->across.memory, &own->down.memory};
+    memory *all[] = {&own->header, &own->scans[0], &own->scans[1], &own->pieces,        &own->planes,     &own->lines,
+                     &own->rows,   &own->turned,   &own->entries,  &own->across.memory, &own->down.memory};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
     free(own);
 }
