@@ -157,6 +157,7 @@ CASES = {
         for names, reason in (
             (["cat/"], "empty-source"),
             (["cat/note.txt"], "empty-source"),
+            (["cat/1.txt", "cat/head.nii.gz"], ("empty-source", "cat/head.nii.gz is a volume.* with nnU-Net or MONAI")),
             (["Dog/1.png", "dog/2.png"], "class-case"),
             (["train/cat/1.png", "Train/cat/2.png"], "split-name"),
             (["train/cat/1.png", "test/cat/2.png", "extra/cat/3.png"], "split-name"),

@@ -90,7 +90,17 @@ def test_image_and_label() -> None:
     np.testing.assert_array_equal(samples[2].image, COLOR, strict=True)
 
 
-@pytest.mark.parametrize("image", [GRAY, COLOR, COLOR[..., :1], COLOR[..., :2].astype(np.uint16)])
+@pytest.mark.parametrize(
+    "image",
+    [
+        GRAY,
+        COLOR,
+        COLOR[..., :1],
+        COLOR[..., :2].astype(np.uint16),
+        np.ones((7, 9, 6)),
+        np.ones((65, 80, 64), np.uint8),
+    ],
+)
 def test_images_alone_as_arrays_and_tensors(image: NDArray[Any]) -> None:
     source, contents = scan([image])
     assert contents.fields == {}
@@ -227,7 +237,8 @@ class Format(NamedTuple):
     [
         *(None, 7, (GRAY,), (GRAY, 1, 2), (GRAY, object()), (GRAY, {}), (GRAY, {"annotation": {"object": []}})),
         *(np.zeros((2, 3, 4, 5)), np.zeros((3, 224, 224)), np.zeros((0, 3)), np.array(["a"]), {"pixels": GRAY}),
-        Tensor(np.zeros((224, 224, 3))),
+        *(Tensor(np.zeros((224, 224, 3))), Tensor(np.zeros((32, 32, 3)))),
+        *map(np.zeros, ((3, 32, 32), (32, 32, 32), (80, 80, 65), (8, 32, 32), (6, 6, 6))),
         (GRAY, {"boxes": BOXES, "labels": [1]}),
         (GRAY, {"boxes": [[1, 2, 3]]}),
         (GRAY, {"boxes": "all"}),

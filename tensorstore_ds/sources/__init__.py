@@ -12,7 +12,7 @@ from tensorstore_ds.archives import UNREAD, plain
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.options import meant_path
 from tensorstore_ds.plugins import Plugins
-from tensorstore_ds.regular_files import archive_of, entries, exists, is_dir, os_errors
+from tensorstore_ds.regular_files import entries, exists, is_dir, os_errors
 
 if TYPE_CHECKING:
     from tensorstore_ds.sources.base import Source, SourceOptions
@@ -124,7 +124,7 @@ def _inside(path: Path) -> Path:
 def _check_images(path: Path) -> None:
     """Raise `SourceError` if a folder has no images where formats look for them; the message says where some are."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-    from tensorstore_ds.sources.files import find_file, glance
+    from tensorstore_ds.sources.files import find_file, glance, no_images
     from tensorstore_ds.sources.ledger import note_of_beside
     from tensorstore_ds.sources.splits import SPLIT_NAMES
 
@@ -132,11 +132,7 @@ def _check_images(path: Path) -> None:
         return
     image, others = find_file(path, IMAGE_SUFFIXES)
     if image is None:
-        message = f"expected images, found none in this folder or below ({others:,} other files)."
-        if archive_of(path):
-            advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."
-            raise SourceError(Problem(str(path), "empty-source", message), advice)
-        raise SourceError(Problem(str(path), "empty-source", message), "Name a folder that holds images.")
+        raise no_images(path, others)
     folders = image.split("/")[:-1]
     depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1
     inner = path.joinpath(*folders[:depth])

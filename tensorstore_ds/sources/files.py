@@ -17,6 +17,9 @@ from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_
 from tensorstore_ds.sources.json_files import MemberError
 from tensorstore_ds.sources.paths import inside
 
+#: Suffixes of volumes: NIfTI, DICOM, NRRD, MetaImage and MINC.
+VOLUME_SUFFIXES = frozenset({".nii", ".nii.gz", ".dcm", ".nrrd", ".nhdr", ".mha", ".mhd", ".mnc"})
+NO_VOLUMES = "Stores hold images: write the slices with tsds.Writer, or train on volumes with nnU-Net or MONAI."
 #: Files of operating systems and archive programs. Hidden names (``.DS_Store``) are always skipped.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
@@ -143,6 +146,17 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
         if others > 10 * _GLANCE_ALL:
             break
     return None, others
+
+
+def no_images(root: Path, others: int) -> SourceError:
+    """The error for a folder without images, but with a number of other files."""
+    advice, (volume, _) = "Name a folder that holds images.", find_file(root, VOLUME_SUFFIXES)
+    if archive_of(root):
+        advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."
+    if volume is not None:
+        advice = f"{volume} is a volume. {NO_VOLUMES}"
+    message = f"expected images, found none in this folder or below ({others:,} other files)."
+    return SourceError(Problem(str(root), "empty-source", message), advice)
 
 
 def _entries(folder: str, limit: int) -> list[tuple[str, bool]]:

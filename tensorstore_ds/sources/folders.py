@@ -22,7 +22,15 @@ from tensorstore_ds.regular_files import entries, is_dir, os_errors, read_file
 from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.coco.files import is_coco
-from tensorstore_ds.sources.files import LITTER, PackedStrings, encodable, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.files import (
+    LITTER,
+    PackedStrings,
+    encodable,
+    encoding_problem,
+    glance,
+    no_images,
+    walk_files,
+)
 from tensorstore_ds.sources.images import FOLDERS, note_of_folders
 from tensorstore_ds.sources.ledger import note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
@@ -75,8 +83,7 @@ class FolderSource(Source):
         others: list[str] = []
         images = PackedStrings(walk_files(self.path, IMAGE_SUFFIXES, others=others))
         if not images:
-            message = f"expected images, found none in this folder or below ({len(others)} other files)."
-            raise SourceError(Problem(str(self.path), "empty-source", message), "Name a folder that holds images.")
+            raise no_images(self.path, len(others))
         folders = {folder: tuple(folder.split("/")[:-1]) for folder in dict.fromkeys(map(_folder, images))}
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         split_of, notes_of_splits = _splits(tops, folders.values())

@@ -21,9 +21,10 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_k
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
-from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
+from tensorstore_ds.format.schema import DTYPES, MOST_CHANNELS, NAME, ArraySpec
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
+from tensorstore_ds.sources.files import NO_VOLUMES
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes, numbered_keypoints
 
 _LABEL_KEYS = ("label", "labels")
@@ -321,9 +322,14 @@ def _image(value: Any) -> Any:
         raise ValueError(f"expected an image, found {type(value).__name__}")
     if array.ndim == 3 and is_tensor:
         array = array.transpose(1, 2, 0)
-    if array.ndim not in (2, 3) or 0 in array.shape or (array.ndim == 3 and array.shape[2] > 4):
+    channels = array.shape[2] if array.ndim == 3 else 1
+    # Many channels could be the width of an image with its axes in another order, or the depth of a volume.
+    is_image = channels <= 4 or channels < min(*array.shape[:2], MOST_CHANNELS + 1)
+    if array.ndim not in (2, 3) or 0 in array.shape or not is_image:
         wanted = "(H, W) or (C, H, W)" if is_tensor else "(H, W) or (H, W, C)"
-        raise ValueError(f"expected pixels {wanted} with at most 4 channels, found {tuple(value.shape)}")
+        limit = f"at most {MOST_CHANNELS} channels, fewer than H and W if more than 4"
+        advice = f". {NO_VOLUMES.removesuffix('.')}" if array.ndim > 3 else ""
+        raise ValueError(f"expected pixels {wanted} with {limit}, found {tuple(value.shape)}{advice}")
     return array
 
 
