@@ -2,6 +2,8 @@
 
 import struct
 
+from tensorstore_ds import native
+
 #: Sampling factors that the first of three components may have; the others have 1 x 1.
 FACTORS = {(1, 1), (2, 1), (1, 2), (2, 2)}
 
@@ -26,6 +28,12 @@ def index(data):
 def no_entries(data):
     """As `native.index`, where there are no kernels."""
     return b""
+
+
+def use(patch, index):
+    """Let entries come from `index` alone, and the statistics of pixels from decoded images."""
+    patch.setattr(native, "index", index)
+    patch.setattr(native, "walk", lambda data: (b"", ()))
 
 
 def walk(data, every=4):

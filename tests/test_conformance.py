@@ -20,7 +20,6 @@ import zarr
 
 import jpeg_entries
 import tensorstore_ds as tsds
-from tensorstore_ds import native
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.manifest import CONVENTION
 from tensorstore_ds.reading.columns import Column, RaggedColumn
@@ -216,16 +215,16 @@ def test_it_is_refused_at_its_stage_and_verify_finds_it(case: Mapping[str, Any])
 def test_verify_finds_wrong_entries_where_it_can_walk_through_the_pixels(
     case: Mapping[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
+    jpeg_entries.use(monkeypatch, jpeg_entries.no_entries)
     touch(CONFORMANCE / case["path"])
     assert tsds.verify(CONFORMANCE / case["path"]) == []
-    monkeypatch.setattr(native, "index", jpeg_entries.index)
+    jpeg_entries.use(monkeypatch, jpeg_entries.index)
     assert {problem.reason for problem in tsds.verify(CONFORMANCE / case["path"])} == {case["reason"]}
 
 
 @pytest.mark.parametrize("index", [jpeg_entries.no_entries, jpeg_entries.index], ids=["without", "with"])
 def test_entries_are_looked_at_with_and_without_the_compiled_part(index: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "index", index)
+    jpeg_entries.use(monkeypatch, index)
     assert tsds.verify(CONFORMANCE / "valid/entries.tsds") == []
     wrong = [case for case in INVALID if case["reason"] == "image-entries" and case["stage"] == "verify"]
     assert len(wrong) == 9

@@ -1,6 +1,7 @@
 """Entries of JPEG files, where decoding can begin: found, stored, kept by everything that makes a store of others."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -11,8 +12,14 @@ import jpeg_entries
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg, oriented
 from tensorstore_ds import native
+from tensorstore_ds.conversion.encode import encode_sample
+from tensorstore_ds.conversion.options import ImageOptions
+from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import EncodedImageField
+from tensorstore_ds.imaging.codecs import decode_image
 from tensorstore_ds.imaging.jpeg import find_entries, wrong_entries
+from tensorstore_ds.imaging.picture import WholePicture
+from tensorstore_ds.sources.base import Sample
 
 #: Whether the compiled part, as it is here, finds entries.
 needs_core = pytest.mark.skipif(native.core is None, reason="the compiled part is not here")
@@ -39,7 +46,7 @@ NONE = {
 @pytest.fixture
 def slow_core(monkeypatch):
     """The walk of the tests in the place of the compiled part."""
-    monkeypatch.setattr(native, "index", jpeg_entries.index)
+    jpeg_entries.use(monkeypatch, jpeg_entries.index)
 
 
 def files():
@@ -119,6 +126,72 @@ def test_the_compiled_part_finds_none_in_other_files(what):
     assert find_entries(NONE[what]).shape == (0, 3)
 
 
+@needs_core
+@pytest.mark.parametrize("is_plain", [False, True])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_walk_has_the_sums_of_the_decoded_pixels(kind, channels, is_plain):
+    native.core.use_plain(is_plain)
+    try:
+        for seed, (height, width) in enumerate([(1, 1), (2, 2), (17, 65), (40, 129), (64, 31), (3, 5000)]):
+            data = jpeg(drawn(height, width, channels, seed), **KINDS[kind])
+            entries, sums = native.walk(data)
+            pixels = decode_image(data).reshape(-1, channels).astype(np.int64)
+            assert sums == (*pixels.sum(0), *(pixels**2).sum(0))
+            assert entries == native.index(data)
+    finally:
+        native.core.use_plain(False)
+
+
+@needs_core
+def test_a_walk_has_no_sums_of_what_it_cannot_decode():
+    assert [native.walk(data) for data in NONE.values()] == [(b"", ())] * len(NONE)
+    wide = jpeg(drawn(1, 65_500, 1))
+    assert len(native.walk(wide)[1]) == 2
+    wider = wide.replace((65_500).to_bytes(2), (65_504).to_bytes(2))  # of as many units, but libjpeg has a limit
+    assert native.walk(wider) == (native.index(wider), ()) and native.index(wider)
+    data = bytearray(jpeg(drawn(40, 40, 1), quality=100))
+    at = data.index(b"\xff\xdb") + 5
+    data[at : at + 64] = b"\xff" * 64  # the numbers of the inverse DCT leave 16 bits
+    assert native.walk(bytes(data)) == (native.index(data), ()) and native.index(data)
+
+
+@needs_core
+def test_with_a_walk_the_same_files_are_refused(monkeypatch):
+    """Damaged files: the statistics and the error are as if the pixels were decoded."""
+    rng, walked, found = np.random.default_rng(0), [], []
+    walk = WholePicture.walk
+    sound = [*files(), *(jpeg(drawn(40, 60, seed=seed), **how) for seed, how in enumerate(KINDS.values()))]
+
+    def converted(data):
+        try:
+            encoded = encode_sample(Sample("k", data), ImageOptions(encoding="source"))
+        except SourceError as error:
+            return re.sub("0x[0-9a-f]+", "", str(error))
+        return encoded.shape, encoded.sums(), encoded.entries.tolist()
+
+    def counted(self, *args):
+        walked.append(walk(self, *args) is not None)
+        return walk(self, *args)
+
+    for number in range(1000):
+        data = bytearray(sound[number % len(sound)])
+        scan = data.index(b"\xff\xda")
+        place = int(rng.integers(scan if number % 3 else 2, len(data)))
+        if number % 7 < 4:
+            data[place] = rng.integers(256)
+        elif number % 7 == 4:
+            del data[place : place + int(rng.integers(9))]
+        else:
+            data[place:place] = rng.bytes(int(rng.integers(9)))
+        monkeypatch.setattr(WholePicture, "walk", counted)
+        found.append(converted(bytes(data)))
+        monkeypatch.setattr(WholePicture, "walk", lambda *args: None)
+        assert found[-1] == converted(bytes(data)), number
+    assert walked.count(True) > 200
+    assert 200 < sum(isinstance(each, str) for each in found) < 800
+
+
 @pytest.mark.parametrize("what", NONE)
 def test_other_files_have_no_entries(what, slow_core):
     assert find_entries(NONE[what]).shape == (0, 3)
@@ -127,7 +200,7 @@ def test_other_files_have_no_entries(what, slow_core):
 
 
 def test_where_the_compiled_part_is_missing_there_are_none(monkeypatch):
-    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
+    jpeg_entries.use(monkeypatch, jpeg_entries.no_entries)
     found = find_entries(files()[0])
     assert (found.shape, found.dtype) == ((0, 3), np.uint32)
 
@@ -153,7 +226,7 @@ def test_a_store_has_the_entries_of_its_files(tmp_path, slow_core):
 def test_without_the_compiled_part_a_store_has_none_and_the_same_images(tmp_path, monkeypatch):
     source, options = folders(tmp_path / "in", files()), tsds.ConvertOptions(workers=0, encoding="source")
     for name, index in (("with", jpeg_entries.index), ("without", jpeg_entries.no_entries)):
-        monkeypatch.setattr(native, "index", index)
+        jpeg_entries.use(monkeypatch, index)
         tsds.convert(source, tmp_path / name, options)
     check(tmp_path / "with")
     assert tsds.verify(tmp_path / "without") == []
@@ -231,9 +304,9 @@ def test_a_store_grows_and_is_updated_with_entries(tmp_path, slow_core):
 
 def test_whether_a_store_has_entries_makes_no_sample_differ(tmp_path, monkeypatch):
     source = folders(tmp_path / "in", files())
-    monkeypatch.setattr(native, "index", jpeg_entries.no_entries)
+    jpeg_entries.use(monkeypatch, jpeg_entries.no_entries)
     tsds.convert(source, tmp_path / "s", tsds.ConvertOptions(workers=0, encoding="source"))
-    monkeypatch.setattr(native, "index", jpeg_entries.index)
+    jpeg_entries.use(monkeypatch, jpeg_entries.index)
     assert tsds.update(tmp_path / "s", source, workers=0).updated.count == 0
 
 
@@ -257,7 +330,7 @@ def test_any_entries_of_any_file_are_judged(numbers, changes, end):
     for at, value in changes:
         data[at] = value
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "index", jpeg_entries.index)
+        jpeg_entries.use(patch, jpeg_entries.index)
         wrong = wrong_entries(bytes(data[:end]), entries)
     assert wrong.isprintable()
     if data == WHOLE and end == len(WHOLE):

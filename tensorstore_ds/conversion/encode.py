@@ -81,7 +81,8 @@ def _encode_sample(
         is_unread = only_header or (is_kept and options.check == "headers")
         in_bands = by_parts and picture.is_large and placement is None and (is_kept or not as_files) and not is_unread
         scale = _scale(picture, placement, options)
-        pixels = None if is_unread or in_bands else picture.pixels(scale, on_decode)
+        walked = picture.walk(on_decode) if is_kept and not (is_unread or in_bands) else None
+        pixels = None if is_unread or in_bands or walked else picture.pixels(scale, on_decode)
     except SourceError as error:
         raise with_path(error, key, sample.image) from error
     sample.left_out += left_out if is_kept else picture.left_out
@@ -106,9 +107,9 @@ def _encode_sample(
         size=picture.size,
         shape=shape,
         dtype=picture.dtype if pixels is None else pixels.dtype,
-        sums=partial(sums_of, key, picture if in_bands else pixels, on_decode),
+        sums=partial(sums_of, key, picture if in_bands else walked[1] if walked else pixels, on_decode),
         restarts=find_restarts(image) if isinstance(image, bytes) else None,
-        entries=find_entries(image) if isinstance(image, bytes) and as_files else None,
+        entries=walked[0] if walked else find_entries(image) if isinstance(image, bytes) and as_files else None,
         label=sample.label,
         objects=objects,
         masks={

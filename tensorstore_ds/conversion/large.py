@@ -54,8 +54,10 @@ def data_of(values: Values) -> Iterator[bytes | memoryview]:
             yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
-def sums_of(key: str, image: Picture | NDArray[Any] | None, on_decode: OnDecode | None) -> ImageSums:
+def sums_of(key: str, image: Picture | NDArray[Any] | ImageSums | None, on_decode: OnDecode | None) -> ImageSums:
     """The statistics of an image whose file is kept, from its pixels; raises `SourceError` if it is damaged."""
+    if isinstance(image, ImageSums):
+        return image
     if isinstance(image, Picture):
         return sum(map(ImageSums.of_pixels, _bands(key, image, on_decode)), ImageSums())
     return ImageSums() if image is None else ImageSums.of_pixels(image)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds import native
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import (
     ImageHeader,
@@ -99,6 +101,13 @@ class Picture:
         """
         raise NotImplementedError
 
+    def walk(self, on_decode: OnDecode | None = None) -> tuple[NDArray[np.uint32], ImageSums] | None:
+        """Return the entries of a sound JPEG file (M, 3), and the sums of its pixels, of which it makes no array.
+
+        None if only `pixels` can tell what is in the file, or what is wrong with it. `on_decode` as there.
+        """
+        return None
+
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
         """Return the pixels of a part inside of the image, (bottom - top, right - left, C). Raises as `pixels`."""
         raise NotImplementedError
@@ -179,6 +188,18 @@ class WholePicture(Picture):
         if self._color == "auto":
             self._note_alpha(self._opened)
         return pixels
+
+    def walk(self, on_decode: OnDecode | None = None) -> tuple[NDArray[np.uint32], ImageSums] | None:
+        if self._header is None or self._header.jpeg is None or native.core is None:
+            return None
+        if on_decode is not None:
+            on_decode(decoding_nbytes(self._header))
+        entries, sums = native.walk(self.file)
+        channels = self.shape[2]
+        if len(sums) != 2 * channels:
+            return None
+        found = ImageSums("uint8", math.prod(self.size), list(sums[:channels]), list(sums[channels:]))
+        return np.frombuffer(entries, np.uint32).reshape(-1, 3), found
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
         return self._as_pixels(self._part(top, left, bottom, right))

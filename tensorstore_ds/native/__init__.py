@@ -65,7 +65,7 @@ _threads = threading.local()
 
 
 def own_context() -> Any:
-    """This thread's private memory for the kernels `core.crops` and `core.index`."""
+    """This thread's private memory for the kernels `core.crops`, `core.index` and `core.walk`."""
     context = getattr(_threads, "context", None)
     if context is None:
         context = _threads.context = core.context()
@@ -75,3 +75,11 @@ def own_context() -> Any:
 def index(data: Any) -> bytes:
     """The index entries of a JPEG file, 12 bytes each (formats/v1/spec.md, 6.7); empty without kernels."""
     return b"" if core is None else bytes(core.index(own_context(), data))
+
+
+def walk(data: Any) -> tuple[bytes, tuple[int, ...]]:
+    """The index entries of a JPEG file, and the sum of each channel of its pixels and then of its squares.
+
+    Both are empty without kernels, and the sums if the kernels cannot decode all of the file as libjpeg does.
+    """
+    return (b"", ()) if core is None else core.walk(own_context(), data)

@@ -3,6 +3,7 @@
 #define TSDS_CROPS_H
 #include "lanes.h"
 #include "resize.h"
+#include "sums.h"
 
 #define MOST_PIXELS (1 << 26) /* in memory at once: what needs more is left to Python, which asks for the memory first */
 /* --- lines of pixels ------------------------------------------------------------------------------------------------ */
@@ -145,6 +146,9 @@ static void gray_to_rgbx(const uint8_t *restrict y, int count, uint8_t *restrict
     }
 }
 
+/* Bytes of `scratch` for lines of a part of so many pixels. */
+static size_t line_scratch(int width) { return 4 * (((size_t)width + 2 * BESIDE + 31) & ~(size_t)31) + 8 * BESIDE; }
+
 /* Line `y` of the part as RGBX, `count` pixels from where it begins. */
 static void make_line(const part *p, int y, int count, uint8_t *scratch, uint8_t *out) {
     const uint8_t *lines[3];
@@ -262,7 +266,7 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
 
     /* Lines as they are stored begin where the part does; upright ones where the filter's pixels are seen. */
     int part_left = p.left * unit_width, part_width = (p.right - p.left) * unit_width;
-    size_t scratch = 4 * (((size_t)part_width + 2 * BESIDE + 31) & ~(size_t)31) + 8 * BESIDE;
+    size_t scratch = line_scratch(part_width);
     size_t line_nbytes = (4 * ((size_t)part_width + (size_t)ctx->across.taps) + AROUND + 63) & ~(size_t)63;
     size_t row_nbytes = (4 * ((size_t)job->x.count + 1) + 31) & ~(size_t)31;
     int ring = ctx->down.taps + 1;
@@ -309,17 +313,50 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
 
 /* --- entries -------------------------------------------------------------------------------------------------------- */
 
-static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entries) {
+/* The sums of an image whose samples are made, over some lines at a time, which stay in the cache. 0: memory is short. */
+static int sum_pixels(context *ctx, part *p, pixel_sums *out) {
+    int width = p->header->width, height = p->header->height, together = 16384 / (4 * width) + 1;
+    size_t channels = p->components == 1 ? 1 : 4, line_nbytes = channels * (size_t)width;
+    size_t scratch = line_scratch((p->right - p->left) * 8 * p->header->h);
+    if (!reserve(&ctx->lines, scratch + line_nbytes * (size_t)together + AROUND)) return 0;
+    uint8_t *lines = ctx->lines.bytes + scratch;
+    repeat_edges(p);
+    for (int y = 0, count; y < height; y += count) {
+        count = height - y < together ? height - y : together;
+        for (int i = 0; i < count; i++) {
+            uint8_t *line = lines + line_nbytes * (size_t)i;
+            if (channels == 1) memcpy(line, p->planes[0].samples + p->planes[0].stride * (size_t)(y + i), line_nbytes);
+            else
+                make_line(p, y + i, width, ctx->lines.bytes, line); /* and some pixels too many, where the next one will be */
+        }
+        uint64_t sums[8];
+        channel_sums(lines, (size_t)count * (size_t)width, channels, sums);
+        for (size_t i = 0; i < channels; i++) out->sums[i] += sums[i], out->squares[i] += sums[channels + i];
+    }
+    out->channels = (size_t)p->components;
+    return 1;
+}
+
+enum { MOST_SIDE = 65500 }; /* of libjpeg */
+
+static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entries, pixel_sums *sums) {
     jpeg_header h;
+    if (sums) memset(sums, 0, sizeof *sums);
     if (file.nbytes >= 1u << 29 || read_jpeg_header(ctx, file, &h) != CROP_OK || h.interval) return -1;
     if ((int64_t)h.across * h.down > 4 * (int64_t)file.nbytes) return -1; /* before memory is taken */
     if (!reserve(&ctx->entries, (size_t)entry_count(&h) * sizeof(jpeg_entry))) return -2;
     part p = {.header = &h, .components = h.components, .scale = 1};
     plan_planes(&p);
+    int64_t pixels = (int64_t)h.across * h.down * 64 * h.h * h.v;
+    if (sums && h.v <= h.h && h.width <= MOST_SIDE && h.height <= MOST_SIDE && pixels <= MOST_PIXELS) {
+        p.bottom = h.down, p.right = h.across;
+        if (!reserve_planes(ctx, &p)) return -2;
+    }
     work w = {.own = ctx, .part = &p, .file = file, .entry = (jpeg_entry *)(void *)ctx->entries.bytes,
               .source = file.bytes + h.start};
     int code = decode(&w);
     if (code != CROP_OK) return code == CROP_MEMORY ? -2 : -1;
+    if (p.bottom && !sum_pixels(ctx, &p, sums)) return -2;
     *entries = (const jpeg_entry *)(const void *)ctx->entries.bytes;
     return entry_count(&h);
 }

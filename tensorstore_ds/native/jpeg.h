@@ -322,6 +322,20 @@ static inline uint8_t *unstuff(uint8_t *to, const uint8_t *from, const uint8_t *
     return to;
 }
 
+/* How many of `count` bytes are FF. */
+static inline int64_t count_ff(const uint8_t *from, int64_t count) {
+    const uint64_t ones = UINT64_MAX / 255;
+    int64_t found = 0;
+    for (; count >= 8; count -= 8, from += 8) {
+        uint64_t x;
+        memcpy(&x, from, 8);
+        x &= (x & 127 * ones) + ones; /* the high bit of a byte: it was set, and so were the others */
+        found += (int64_t)((x >> 7 & ones) * ones >> 56); /* their sum in the highest byte */
+    }
+    while (count-- > 0) found += *from++ == 0xFF;
+    return found;
+}
+
 /* Where the first marker from `at` on is: the end of the scan. 0 if it is not the end of the image. */
 static size_t end_of_scan(bytes_view file, size_t at) {
     while (at < file.nbytes) {

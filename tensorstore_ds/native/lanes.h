@@ -274,7 +274,8 @@ static int write_entry(lane *l) {
     int64_t bits = bits_read(&l->reader, l->from);
     if (l->row == w->part->header->down) return ends_with_codes(l) ? 0 : failed(w, CROP_DAMAGED);
     if (bits >= 8 * (l->stop - l->from)) return failed(w, CROP_DAMAGED);
-    for (; w->seen < bits >> 3; w->seen++) w->source += l->from[w->seen] == 0xFF ? 2 : 1;
+    int64_t more = (bits >> 3) - w->seen;
+    w->source += more + count_ff(l->from + w->seen, more), w->seen += more; /* behind each FF, a zero was stuffed */
     *w->entry++ = (jpeg_entry){(uint32_t)((w->source - w->file.bytes) * 8 + (bits & 7)),
                                {(int16_t)l->last[0], (int16_t)l->last[1], (int16_t)l->last[2]}, 0};
     l->left = units_of_entry(l);
@@ -315,8 +316,11 @@ INLINE int make_samples(lane *l) {
     const unit_block *kind = l->waiting_kind;
     if (!kind) return 1;
     l->waiting_kind = NULL;
-    if (inverse_dct(l->waiting, l->is_flat, l->work->part->header, kind->component, kind->size, l->out, kind->stride)) return 1;
-    return failed(l->work, CROP_DAMAGED);
+    work *w = l->work;
+    if (inverse_dct(l->waiting, l->is_flat, w->part->header, kind->component, kind->size, l->out, kind->stride)) return 1;
+    if (!w->entry) return failed(w, CROP_DAMAGED);
+    w->part->bottom = 0; /* entries need no samples, so no more are made */
+    return 1;
 }
 
 /* Up to its first symbol of AC. Its codes begin before the end, and have at most 64 x 27 bits: PAD is more. */

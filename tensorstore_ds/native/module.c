@@ -355,9 +355,17 @@ done:
     return result;
 }
 
-/* index(context, file) -> bytes: the entries, none if the file cannot have any */
-static PyObject *index_of(PyObject *self, PyObject *args) {
-    (void)self;
+/* A tuple of `count` numbers, and then of as many others. */
+static PyObject *numbers(const uint64_t *first, const uint64_t *second, size_t count) {
+    PyObject *result = PyTuple_New(2 * (Py_ssize_t)count);
+    for (size_t i = 0; result && i < 2 * count; i++) {
+        PyObject *number = PyLong_FromUnsignedLongLong(i < count ? first[i] : second[i - count]);
+        if (!number || PyTuple_SetItem(result, (Py_ssize_t)i, number) < 0) Py_CLEAR(result);
+    }
+    return result;
+}
+
+static PyObject *walked(PyObject *args, pixel_sums *sums) {
     PyObject *capsule, *result = NULL;
     Py_buffer file;
     if (!PyArg_ParseTuple(args, "Oy*", &capsule, &file)) return NULL;
@@ -366,7 +374,7 @@ static PyObject *index_of(PyObject *self, PyObject *args) {
         const jpeg_entry *entries = NULL;
         int64_t count;
         Py_BEGIN_ALLOW_THREADS
-        count = chosen->index(own->memory, (bytes_view){file.buf, (size_t)file.len}, &entries);
+        count = chosen->index(own->memory, (bytes_view){file.buf, (size_t)file.len}, &entries, sums);
         Py_END_ALLOW_THREADS
         if (count == -2) PyErr_NoMemory();
         else
@@ -375,6 +383,23 @@ static PyObject *index_of(PyObject *self, PyObject *args) {
         leave(own);
     }
     PyBuffer_Release(&file);
+    return result;
+}
+
+/* index(context, file) -> bytes: the entries, none if the file cannot have any */
+static PyObject *index_of(PyObject *self, PyObject *args) {
+    (void)self;
+    return walked(args, NULL);
+}
+
+/* walk(context, file) -> the entries, and of all pixels the sum of each channel, and then of its squares: no numbers if
+ * these kernels cannot decode all of it, or the file cannot have entries */
+static PyObject *walk(PyObject *self, PyObject *args) {
+    (void)self;
+    pixel_sums sums;
+    PyObject *entries = walked(args, &sums), *found = entries ? numbers(sums.sums, sums.squares, sums.channels) : NULL;
+    PyObject *result = found ? PyTuple_Pack(2, entries, found) : NULL;
+    Py_XDECREF(entries), Py_XDECREF(found);
     return result;
 }
 
@@ -393,12 +418,7 @@ static PyObject *sums(PyObject *self, PyObject *args) {
     } else
         PyErr_SetString(PyExc_ValueError, "sums: expected pixels of 1 to 4 channels");
     PyBuffer_Release(&pixels);
-    PyObject *result = fits ? PyTuple_New(2 * channels) : NULL;
-    for (Py_ssize_t i = 0; result && i < 2 * channels; i++) {
-        PyObject *number = PyLong_FromUnsignedLongLong(found[i]);
-        if (!number || PyTuple_SetItem(result, i, number) < 0) Py_CLEAR(result);
-    }
-    return result;
+    return fits ? numbers(found, found + channels, (size_t)channels) : NULL;
 }
 
 #if defined(__SIZEOF_INT128__)
@@ -444,6 +464,7 @@ static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"sums", sums, METH_VARARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},
                                 {"use_plain", use_plain, METH_VARARGS, NULL},
+                                {"walk", walk, METH_VARARGS, NULL},
                                 {NULL, NULL, 0, NULL}};
 
 static int start(PyObject *module) {

@@ -28,7 +28,8 @@ static void *change(void *sound) {
 static int crop(context *own, bytes_view file, bytes_view table, const crop_job *job, uint8_t *out) {
     crop_shard shard = {file, table, table};
     const jpeg_entry *entries;
-    kernels_plain.index(own, file, &entries);
+    pixel_sums sums;
+    kernels_plain.index(own, file, &entries, &sums);
     memset(out, 0, SIDE * SIDE * 3);
     return kernels_plain.crop(own, &shard, 1, job, SIDE, SIDE, job->components, out);
 }

@@ -23,8 +23,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     uint8_t *own_marks = realloc(marks, table ? table : 1), *own_file = realloc(file, size - table ? size - table : 1);
     crop_shard shard = {{own_file, size - table}, {own_marks, table}, {own_marks, table}};
     const jpeg_entry *entries;
+    pixel_sums sums;
     kernels_plain.crop(own, &shard, 1, &job, 32, 32, job.reserved & 1 ? 1 : 3, out);
-    kernels_plain.index(own, shard.file, &entries);
+    kernels_plain.index(own, shard.file, &entries, &sums);
     free(own_marks), free(own_file);
     return 0;
 }

@@ -34,12 +34,14 @@ static void run_crops(FILE *to) {
         at += (size_t)sizes[3] + sizes[4];
         crop_shard shard = {file, table, table};
         const jpeg_entry *entries;
+        pixel_sums sums;
         size_t nbytes = (size_t)sizes[0] * sizes[1] * sizes[2];
         uint8_t *out = calloc(1, nbytes);
         int code = kernels_plain.crop(own, &shard, 1, &job, (int)sizes[0], (int)sizes[1], (int)sizes[2], out);
         print_digest(to, "crop", code, out, code == CROP_OK ? nbytes : 0);
-        int64_t count = kernels_plain.index(own, file, &entries);
+        int64_t count = kernels_plain.index(own, file, &entries, &sums);
         print_digest(to, "index", (long)count, entries, count > 0 ? (size_t)count * sizeof *entries : 0);
+        print_digest(to, "sums", (long)sums.channels, &sums, sizeof sums);
         free(out);
     }
     memory *all[] = {&own->header, &own->scans[0], &own->scans[1], &own->pieces,        &own->planes,     &own->lines,
