@@ -23,7 +23,7 @@ import tensorstore_ds as tsds
 
 #: Where a block is entered or left Python looks for signals only in what it calls then.
 OF_BLOCKS = (dis.opmap["LOAD_CONST"], dis.opmap["NOP"])
-MAKING = ("conversion/work", "durable")
+MAKING = ("conversion/partial", "conversion/build", "durable")
 
 
 @dataclass(frozen=True)

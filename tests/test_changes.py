@@ -17,6 +17,7 @@ import tensorstore_ds as tsds
 from small_stores import class_folders
 from stores import no_room, snapshot
 from tensorstore_ds.annex.editing import in_place
+from tensorstore_ds.annex.editing.rows import ShardRows
 from tensorstore_ds.durable import lock
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, TsdsError
 from tensorstore_ds.format.manifest import shard_path
@@ -106,12 +107,12 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     store: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = snapshot(store)
-    for function in ("write_shard", "write_file", "change_root"):
+    for place, function in ((ShardRows, "write"), (in_place, "write_file"), (in_place, "change_root")):
         with (
             monkeypatch.context() as patch,
             pytest.raises(ConversionError, match=r"the disk is full\. Nothing was changed"),
         ):
-            patch.setattr(in_place, function, no_room)
+            patch.setattr(place, function, no_room)
             CHANGES[name](store, source)
         assert snapshot(store) == before
     CHANGES[name](store, source)

@@ -406,13 +406,13 @@ def test_killed_with_its_workers(tmp_path):
 @pytest.mark.parametrize("step", ["rename of the store", "look at the result"])
 def test_killed_while_it_commits(folders, tmp_path, step, monkeypatch):
     """Stopped just before the store appears: the next run needs no sample to be converted again."""
-    stopped = "WorkFolder.put_store" if step == "rename of the store" else "open_store"
+    stopped = "Partial.put_store" if step == "rename of the store" else "open_store"
 
     def stop(*_):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"tensorstore_ds.conversion.workspace.{stopped}", stop)
+        patch.setattr(f"tensorstore_ds.conversion.build.{stopped}", stop)
         with pytest.raises(KeyboardInterrupt):
             tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
     assert not (tmp_path / "s.tsds").exists()

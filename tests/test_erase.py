@@ -23,6 +23,7 @@ from small_stores import class_folders, voc
 from stores import snapshot
 from tensorstore_ds.annex.editing import in_place
 from tensorstore_ds.annex.editing.mentions import Mentions, problems_of
+from tensorstore_ds.annex.editing.rows import ShardRows
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
@@ -477,7 +478,8 @@ def test_a_store_whose_files_are_missing_is_still_damaged(tmp_path: Path) -> Non
 
 #: What ends at some step: functions that change the disk, or are called between such.
 STEPS = [
-    *((in_place, name) for name in ("write_file", "write_shard", "sync", "open_store")),
+    *((in_place, name) for name in ("write_file", "sync", "open_store")),
+    (ShardRows, "write"),
     *((in_place.shutil, name) for name in ("rmtree",)),
     *((in_place.os, name) for name in ("truncate", "unlink", "rmdir")),
 ]

@@ -56,7 +56,7 @@ def test_rows_of_whole_shards() -> None:
         def work() -> None:
             groups = [*rows.shards_of([every], _ROWS)]
             assert len(groups) == shards
-            assert all(rows._whole_shard(group, "memmap") for group in groups)
+            assert all(group.whole("memmap") for group in groups)
 
         return work
 
@@ -89,8 +89,8 @@ def test_update_of_rows_in_many_shards() -> None:
 
         def work() -> None:
             made = changed(shards, Changes(replaced={"train": replaced}))
-            pieces = [made._changed("train", first, first + _ROWS) for first in range(0, shards * _ROWS, _ROWS)]
-            assert all(len([*each["label"]]) == _ROWS for each in pieces)
+            pieces = [cast(Any, each).changed["label"].pieces() for each in made._shards("train")]
+            assert all(len([*each]) == _ROWS for each in pieces)
 
         return work
 
@@ -100,8 +100,7 @@ def test_update_of_rows_in_many_shards() -> None:
 def test_erasure_of_rows_in_many_shards() -> None:
     def prepared(shards: int) -> Callable[[], object]:
         made = changed(shards, Changes(erased={"train": np.arange(0, shards * _ROWS, 2)}))
-        starts = range(0, shards * _ROWS, _ROWS)
-        return lambda: [made._kept("train", first, first + _ROWS) for first in starts]
+        return lambda: [*made._shards("train")]
 
     assert_not_quadratic(prepared, 500)
 

@@ -161,7 +161,7 @@ def test_a_layout_is_changed_from_where_it_stopped(
 def test_nothing_is_called_kept_where_no_shard_is_finished(
     tmp_path: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rows, "write_shard", refuse(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
+    monkeypatch.setattr(rows.ShardRows, "write", refuse(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))))
     change = EDITS.get(name, lambda source, out: tsds.repack(source, out, layout="zarr"))
     with pytest.raises(
         tsds.errors.ConversionError, match=r"the disk is full\. Nothing was kept; make room and run the same"

@@ -24,7 +24,7 @@ from hypothesis import given, settings, strategies as st
 import tensorstore_ds as tsds
 from small_stores import VALID
 from stores import detections, files_of, no_room, store_of
-from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.conversion.partial import Partial
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.reading import packed_files
 from tensorstore_ds.sharing import pack as module
@@ -302,7 +302,7 @@ def test_killed_in_the_middle_nothing_looks_whole(command: str, packed: Path, fo
 
 
 def test_the_folder_of_another_unpack_stays(packed: Path, tmp_path: Path) -> None:
-    work = WorkFolder(tmp_path / "out.partial", "copy")
+    work = Partial(tmp_path / "out.partial", "copy")
     with contextlib.closing(work):
         work.open()
         work.make_folder("store")

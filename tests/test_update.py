@@ -19,7 +19,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from small_stores import class_folders, tsds as command, voc
 from tensorstore_ds.annex.editing import append as append_module, in_place, rows
-from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.conversion.partial import Partial
 from tensorstore_ds.errors import FormatError, OptionError
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.statistics import ImageSums
@@ -360,7 +360,7 @@ def test_nothing_new_leaves_nothing_of_an_interrupted_call(tmp_path: Path, monke
     path = converted(source, tmp_path / "s.tsds")
     with monkeypatch.context() as patch:
         patch.setattr(append_module, "_found", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        patch.setattr(WorkFolder, "remove", lambda _: None)  # as if the process had been killed
+        patch.setattr(Partial, "remove", lambda _: None)  # as if the process had been killed
         with pytest.raises(KeyboardInterrupt):
             tsds.append(path, source, workers=0)
     assert (tmp_path / "s.tsds.append").exists()

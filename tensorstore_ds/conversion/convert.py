@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,21 +11,14 @@ from typing import Any, NoReturn, Unpack, cast
 
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import ShapesDiffer, faults, identities
+from tensorstore_ds.conversion.build import Build, commit, one_line_for_failures, recorded
 from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
-from tensorstore_ds.conversion.preparation import AnySource, Prepared, check_fits_disk, open_any, prepare
-from tensorstore_ds.conversion.result import (
-    OnProgress,
-    Progress,
-    Summary,
-    commit,
-    in_notebook,
-    one_line_for_failures,
-)
+from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.shard_conversion import Origin, convert_shards
-from tensorstore_ds.conversion.shard_writer import FinishedSplit, ShardWriter
-from tensorstore_ds.conversion.workspace import Workspace, recorded
+from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, ShardWriter
 from tensorstore_ds.conversion.writer import Writer
 from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
@@ -207,90 +198,68 @@ class _Conversion:
         self._like, self._check = like, check
         self._options = options
         self._notify = notify
-        self._total = self._samples = self._row_nbytes = self._resumed = 0
         self._common = b""  # `identities` of the files that all samples share, after the scan
-        self._workspace = Workspace(out, on_note=self._tell)
+        self._build = Build(out, notify)
 
     def run(self) -> Summary:
         """Convert, commit, and return the summary."""
         source, options = self._source, self._options
         now()  # a time that cannot be used is refused before the work
-        with one_line_for_failures(self._workspace.out), self._workspace as workspace:
+        with one_line_for_failures(self._build.out), self._build as build:
             self._notify(Progress("scan", 0, 0))
-            prepared = prepare(source, options, out=workspace.out)
+            prepared = prepare(source, options, out=build.out)
             for note in (*prepared.contents.notes, *prepared.notes):
-                workspace.note(note)
+                build.note(note)
             self._common = identities(source.common_files())
             if self._like is not None:
                 prepared = prepared.ragged(self._like)
             prepared, shards = self._shards_by_plan(prepared)
-            fields, found = prepared.format.fields, prepared.contents
-            origin = {"source": one_line(source.path.name), "source_format": source.name}
-            return commit(
-                workspace,
-                options,
-                fields,
-                shards,
-                origin,
-                found.problems,
-                found.left_out,
-                self._resumed,
-                is_part=self._check is not None,
-            )
+            found, origin = prepared.contents, {"source": one_line(source.path.name), "source_format": source.name}
+            appears = self._check is None
+            return commit(build, options, shards, origin, found.problems, found.left_out, appears=appears)
 
     def _shards_by_plan(self, first: Prepared) -> tuple[Prepared, dict[str, FinishedSplit]]:
         """The plan of the first image and its shards. If images differ, those of the plan of all headers."""
-        begun, asked = self._workspace.begun() or {}, recorded(self._options._deciding())
+        begun, asked = self._build.begun() or {}, recorded(self._options._deciding())
         differ: ShapesDiffer | None = None
         if begun.get("surveyed") is not True or any(begun.get(name) != value for name, value in asked.items()):
             try:
                 return first, self._shards(first)
             except ShapesDiffer as error:
                 differ = error
-            if self._resumed:
-                self._keep((), "images of differing sizes or colors were found")
-            self._workspace.clean(())  # as they were prepared for, no shard will ever be of use
+            if self._build.resumed:
+                self._build.keep((), "images of differing sizes or colors were found")
+            self._build.clean(())  # as they were prepared for, no shard will ever be of use
         self._notify(Progress("scan", 0, 0))
         surveyed = first.surveyed(told_kept=self._check is None)
         if not surveyed.is_surveyed:
             if differ is not None:
                 raise differ
-            self._keep((), "the images no longer have differing sizes or colors")
+            self._build.keep((), "the images no longer have differing sizes or colors")
         for note in (each for each in surveyed.notes if each not in first.notes):
-            self._workspace.note(note)
+            self._build.note(note)
         return surveyed, self._shards(surveyed)
 
     def _shards(self, prepared: Prepared) -> dict[str, FinishedSplit]:
-        options, workspace = self._options, self._workspace
+        options, build = self._options, self._build
         if self._check is not None:
             self._check(prepared.format.fields["image"])
-        self._total, self._samples, self._row_nbytes = prepared.samples, 0, prepared.row_nbytes
-        workspace.begin(
-            {
-                "source": one_line(str(self._source.path)),
-                "source_format": self._source.name,
-                "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
-                "surveyed": prepared.is_surveyed,
-                **options._deciding(),
-            }
-        )
+        build.total, build.done, build.row_nbytes = prepared.samples, 0, prepared.row_nbytes
+        plan = {
+            "source": one_line(str(self._source.path)),
+            "source_format": self._source.name,
+            "fields": {name: field.dump() for name, field in prepared.format.fields.items()},
+            "surveyed": prepared.is_surveyed,
+            **options._deciding(),
+        }
         shards = plan_shards(prepared.splits, max(1, options.shard_nbytes // max(1, prepared.row_nbytes)))
-        why = {name: self._unusable(name, shards.get(name)) for name in workspace.finished_names()}
-        kept = [name for name, reason in why.items() if not reason]
-        self._keep(kept, *filter(None, why.values()))
-        missing = {name: shards[name] for name in shards if why.get(name, "missing")}
-        self._advance(sum(len(shards[name]) for name in kept))
-        self._resumed = len(kept)
-        if options.layout == "memmap":
-            check_fits_disk(workspace.out, sum(map(len, missing.values())) * prepared.row_nbytes)
-        self._convert(prepared, missing)
-        return workspace.added_up(prepared.splits, shards)
+        converted, unusable = partial(self._converted, prepared), partial(self._unusable, shards)
+        row_nbytes = prepared.row_nbytes if options.layout == "memmap" else 0
+        return build.make(plan, prepared.splits, shards, converted, unusable, row_nbytes)
 
-    def _unusable(self, name: ShardName, shard: ChosenRows | None) -> str:
+    def _unusable(self, shards: Mapping[ShardName, ChosenRows], name: ShardName, finished: FinishedShard) -> str:
         """Why a finished shard of an earlier run cannot be used; empty if its files are the same, and unchanged."""
-        finished, files = self._workspace.finished(*name), self._source.files
-        if finished is None:
-            return "their records cannot be read"
+        shard, files = shards.get(name), self._source.files
         if shard is None:
             return "the source has fewer samples now"
         if len(shard) and not (self._common or files(next(iter(shard)))):
@@ -305,26 +274,11 @@ class _Conversion:
             return _STATUS_CHANGED
         return "files were added, removed or changed"
 
-    def _keep(self, shards: Collection[ShardName], *why: str) -> None:
-        """Remove all finished shards but these, and note how many are removed, and the most frequent reason."""
-        if count := len(set(self._workspace.finished_names()).difference(shards)):
-            what = f"{count:,} finished shard{'s are' if count > 1 else ' is'} not used, but converted again"
-            self._workspace.note(f"{self._workspace.path}: {what}: {Counter(why).most_common(1)[0][0]}.")
-        self._workspace.clean(shards)
-
-    def _convert(self, prepared: Prepared, shards: Mapping[ShardName, ChosenRows]) -> None:
-        folders = {name: self._workspace.store / shard_path(*name) for name in shards}
-        writers = {name: ShardWriter(folder, prepared.format.fields) for name, folder in folders.items()}
-        converted = convert_shards(
-            prepared, shards, writers, self._options, self._common, on_rows=self._advance, note=self._workspace.note
+    def _converted(
+        self, prepared: Prepared, shards: Mapping[ShardName, ChosenRows]
+    ) -> Generator[tuple[ShardName, FinishedShard]]:
+        build, fields = self._build, prepared.format.fields
+        writers = {name: ShardWriter(build.store / shard_path(*name), fields) for name in shards}
+        return convert_shards(
+            prepared, shards, writers, self._options, self._common, on_rows=build.advance, note=build.note
         )
-        with closing(converted):
-            for name, shard in converted:
-                self._workspace.finish(*name, shard)
-
-    def _advance(self, rows: int) -> None:
-        self._samples += rows
-        self._tell()
-
-    def _tell(self, note: str = "") -> None:
-        self._notify(Progress("convert", self._samples, self._total, self._samples * self._row_nbytes, note))

@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import os
-import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
 
 from tensorstore_ds import words
-from tensorstore_ds.conversion.blocks import ALL_AS_RGB, NOTHING_LEFT, OWN_FIELDS
+from tensorstore_ds.conversion.blocks import ALL_AS_RGB, OWN_FIELDS
 from tensorstore_ds.conversion.encode import NOT_KEPT
-from tensorstore_ds.conversion.history import now
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
-from tensorstore_ds.conversion.shard_writer import FinishedSplit
-from tensorstore_ds.conversion.workspace import Workspace
-from tensorstore_ds.errors import ConversionError, Problem, ResourceError, SourceError, StoreExistsError
-from tensorstore_ds.format.arrays import CHUNK_SIZE
+from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
-from tensorstore_ds.format.manifest import Manifest, SplitEntry
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
-from tensorstore_ds.imaging.objects import BOX_CROPPED, CUT, FRACTIONS
-from tensorstore_ds.machine import DISK_SPACE, missing_resource
+from tensorstore_ds.imaging.objects import CUT, FRACTIONS
 from tensorstore_ds.progress import notebook_bar
-from tensorstore_ds.version import __version__
 
 #: A store gets a note if it is this many times larger than the image files of its source, and this many bytes.
 LARGER, LARGER_NBYTES = 1.5, 64 * 1024**2
@@ -131,67 +120,6 @@ class Summary:
     notes: tuple[str, ...] = ()
     skipped_images: int = 0
     skipped_boxes: int = 0
-
-
-def summarize(out: Path, manifest: Manifest, began: float, *others: Any) -> Summary:
-    """The summary of a written store, from its manifest; `began` is a ``time.monotonic()``."""
-    rows = {name: split.rows for name, split in manifest.splits.items()}
-    return Summary(out, rows, manifest.nbytes, time.monotonic() - began, *others)
-
-
-def commit(
-    workspace: Workspace,
-    options: ConvertOptions,
-    fields: Mapping[str, Field],
-    shards: Mapping[str, FinishedSplit],
-    origin: Mapping[str, str],
-    problems: Sequence[Problem],
-    left_out: tuple[Problem, ...],
-    resumed: int,
-    *,
-    check_keys: bool = False,
-    is_part: bool = False,
-) -> Summary:
-    """Complete a store of finished shards and let it appear, with all skipped samples in ``skipped.jsonl``.
-
-    `origin` has ``source`` and ``source_format``. `problems` and `left_out` are those of the whole source; those of
-    each shard are added. If `is_part`, this becomes a part of another store, and stays in the workspace.
-    """
-    skipped = [*problems, *(problem for split in shards.values() for problem in split.skipped)]
-    left_out = tuple(dict.fromkeys((*left_out, *(problem for split in shards.values() for problem in split.left_out))))
-    splits = {}
-    for name, finished in shards.items():
-        splits[name] = SplitEntry(tuple(finished.shards), finished.statistics.summary())
-    if not any(split.rows for split in splits.values()):
-        nothing = Problem(origin["source"], "empty-source", "expected samples, found none.")
-        raise SourceError(skipped or nothing, NOTHING_LEFT)
-    filled = {name: (split.rows, shards[name].statistics) for name, split in splits.items()}
-    nbytes = 0 if is_part else sum(shard.nbytes for split in splits.values() for shard in split.shards)
-    for note in notes_of_store(options, fields, filled, left_out, nbytes):
-        workspace.note(note)
-    counts = dict(Counter(problem.reason for problem in skipped))
-    provenance = {
-        "tool": "tensorstore-ds",
-        "tool_version": __version__,
-        **origin,
-        "options": {**options._recorded(), "encoding": cast(ImageField, fields["image"]).encoding},
-        "created": now().isoformat(timespec="seconds"),
-        "skipped": counts,
-        "left_out": dict(Counter(problem.reason for problem in left_out)),
-    }
-    manifest = Manifest(options.layout, CHUNK_SIZE, fields, splits, {}, provenance, options.license, options.citation)
-    manifest = workspace.commit(manifest, [*skipped, *left_out], check_keys=check_keys, appears=not is_part)
-    boxes = [problem for problem in skipped if _is_of_box(problem, options)]
-    images = len({problem.where for problem in skipped if not _is_of_box(problem, options)})
-    told = tuple(workspace.notes)
-    out = workspace.store if is_part else workspace.out
-    return summarize(out, manifest, workspace.began, counts, left_out, resumed, told, images, len(boxes))
-
-
-def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
-    """Whether it is the problem of a dropped box, from a stored image or as a crop."""
-    is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
-    return problem.reason.startswith("box-") and (is_dropped or options.objects == "crops")
 
 
 def notes_of_store(
@@ -331,45 +259,3 @@ def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> l
     if not images_of.keys() <= {"1", "3"}:
         what += ", and their mean and standard deviation are not known"
     return [f'{what}. Pass `encoding="jpeg"` and `color="rgb"` to store all as RGB.']
-
-
-@contextlib.contextmanager
-def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
-    """Turn errors of the system into `ConversionError`; `goes_on` says that ``OUT.partial`` keeps finished shards."""
-
-    def go_on(what: str) -> str:
-        again = f"{what} and run the same command again"
-        if not goes_on:
-            return f"Nothing was changed; {again}."
-        workspace = Workspace(out)
-        try:
-            is_kept = bool(workspace.finished_names())
-        except OSError:  # such as too many open files
-            is_kept = workspace.path.is_dir()
-        return (
-            f"Finished shards are kept in {workspace.path}; {again} to go on."
-            if is_kept
-            else f"Nothing was kept; {again}."
-        )
-
-    try:
-        yield
-    except (ConversionError, StoreExistsError):
-        raise
-    except ResourceError as error:
-        advice = go_on("free some, raise the limit, or take a machine with more,")
-        raise ConversionError(f"{out}: {error.problems[0]} {advice}") from error
-    except MemoryError as error:
-        advice = go_on("use fewer workers, or a machine with more memory,")
-        raise ConversionError(f"{out}: there is not enough memory. {advice}") from error
-    except OSError as error:
-        if (missing := missing_resource(error)) == DISK_SPACE:
-            raise ConversionError(f"{out}: the disk is full. {go_on('make room')}") from error
-        if missing:
-            advice = go_on("free some, or raise the limit,")
-            raise ConversionError(f"{out}: there are not enough {missing} ({error.strerror}). {advice}") from error
-        name = error.filename if isinstance(error.filename, str) else ""  # or a descriptor
-        # A bare name is relative to an open folder, such as the name of a removed file.
-        where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120
-        advice = f" {go_on('check the disk')}" if error.errno in (errno.EIO, errno.ESTALE) else ""
-        raise ConversionError(f"{where}: {error.strerror or error}.{advice}") from error

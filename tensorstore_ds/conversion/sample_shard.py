@@ -18,12 +18,11 @@ from tensorstore_ds.conversion.blocks import (
     check_fields,
     or_skipped,
 )
+from tensorstore_ds.conversion.build import Build, one_line_for_failures
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import BLOCK_NBYTES, block_rows
-from tensorstore_ds.conversion.result import one_line_for_failures
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
@@ -88,11 +87,11 @@ class SampleShard:
     """
 
     def __init__(
-        self, workspace: Workspace, name: tuple[str, int], format: SampleFormat, keys: set[bytes], first: int = 0
+        self, build: Build, name: tuple[str, int], format: SampleFormat, keys: set[bytes], first: int = 0
     ) -> None:
         self.samples = 0  #: number that came, with those that were skipped or passed over
-        self._workspace, self._name, self._format, self._first = workspace, name, format, first
-        earlier = workspace.finished(*name)
+        self._build, self._name, self._format, self._first = build, name, format, first
+        earlier = build.finished(*name)
         #: The same shard, if an interrupted run has finished it; not if one before it ends elsewhere now, because a
         #: sample was mended that had been skipped.
         self.earlier = earlier if earlier is not None and earlier.origin and earlier.first == first else None
@@ -133,9 +132,9 @@ class SampleShard:
                     sample, stored_key = with_key(sample(), key)
                 if key is None and stored_key is not None:
                     digests.append(self._new_key(stored_key))
-                with one_line_for_failures(self._workspace.out), quiet_pillow():
+                with one_line_for_failures(self._build.out), quiet_pillow():
                     self._add(default_key if stored_key is None else stored_key, sample)
-            with one_line_for_failures(self._workspace.out):
+            with one_line_for_failures(self._build.out):
                 if self._block is not None and self._is_block_full(self._block):
                     self._write_block(self._block)
         self.samples += 1
@@ -169,8 +168,8 @@ class SampleShard:
     def _write_block(self, block: BlockRows) -> ShardWriter:
         self.is_broken = True  # unless all of it is written
         if self._writer is None:
-            self._workspace.forget(*self._name)
-            self._writer = ShardWriter(self._workspace.store / shard_path(*self._name), block.format.fields).__enter__()
+            self._build.forget(*self._name)
+            self._writer = ShardWriter(self._build.store / shard_path(*self._name), block.format.fields).__enter__()
         result = block.write(self._writer.partial, self._rows)
         self._writer.append(result)
         self._rows += result.rows
@@ -187,7 +186,7 @@ class SampleShard:
             if (self.earlier.samples, self.earlier.origin) != (self.samples, origin):
                 message = "expected the same keys in the same order, found others."
                 raise OptionError(
-                    f"{self._workspace.path}: the shard {path} of an interrupted run: {message} "
+                    f"{self._build.path}: the shard {path} of an interrupted run: {message} "
                     "Give the same samples, or remove this directory."
                 )
             return self.earlier
@@ -197,17 +196,17 @@ class SampleShard:
         if rows is None:
             nothing = Problem(path, "empty-source", "expected samples, found none.")
             raise SourceError(self._skipped or nothing, NOTHING_LEFT)
-        with one_line_for_failures(self._workspace.out):
+        with one_line_for_failures(self._build.out):
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
             self.is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin)
             finished = replace(finished, first=self._first)
-            self._workspace.finish(*self._name, finished)
+            self._build.finish(*self._name, finished)
         return finished
 
     def _broken(self) -> ConversionError:
         path = shard_path(*self._name)
-        return ConversionError(f"{self._workspace.out}: the shard {path} could not be written. Run it again.")
+        return ConversionError(f"{self._build.out}: the shard {path} could not be written. Run it again.")
 
     def close(self) -> None:
         """Close its files."""

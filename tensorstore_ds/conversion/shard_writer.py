@@ -51,7 +51,7 @@ class FinishedShard:
     origin: str
     left_out: tuple[Problem, ...] = ()  #: what the samples have that is not stored
     first: int = 0  #: samples of its split that came before it, where they come one at a time
-    run: str = ""  #: the run that has noted it last, as `Workspace.run`
+    run: str = ""  #: the run that has noted it last, as `Build.run`
 
 
 class FinishedSplit:
@@ -59,6 +59,7 @@ class FinishedSplit:
 
     def __init__(self) -> None:
         self.shards: list[Shard] = []
+        self.fields: Mapping[str, Field] = {}  #: of the shards, which have the same
         self.statistics = Statistics()
         self.skipped: list[Problem] = []
         self.left_out: dict[Problem, None] = {}
@@ -66,6 +67,7 @@ class FinishedSplit:
     def add(self, shard: FinishedShard) -> None:
         """Add the next shard."""
         self.shards.append(shard.shard)
+        self.fields = shard.fields
         self.statistics.add(shard.statistics)
         self.skipped += shard.skipped
         self.left_out.update(dict.fromkeys(shard.left_out))

@@ -9,12 +9,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Self, Unpack
 
 from tensorstore_ds.conversion.blocks import faults
+from tensorstore_ds.conversion.build import Build, commit, one_line_for_failures
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
-from tensorstore_ds.conversion.result import Summary, commit, one_line_for_failures
+from tensorstore_ds.conversion.result import Summary
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, with_key
-from tensorstore_ds.conversion.shard_writer import FinishedSplit
-from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.keywords import ConvertKeywords
@@ -75,7 +74,7 @@ class Writer:
         self._options = chosen(options, ConvertOptions, keywords)
         self._fields = fields
         self._format = SampleFormat(self._options, fields)
-        self._workspace: Workspace | None = None
+        self._build: Build | None = None
         self._shards = Counter[str]()  # finished ones of each split that is appended to
         self._growing: dict[str, SampleShard] = {}  # the next one
         self._samples = Counter[str]()
@@ -101,13 +100,13 @@ class Writer:
         if self._options.tiles is not None:
             raise OptionError("`tiles`: expected a folder, a file or a list, found a stream. Convert one of these.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
-            workspace = stack.enter_context(Workspace(self._out))
-            workspace.clean([shard for shard in workspace.finished_names() if self._is_usable(workspace, *shard)])
+            build = stack.enter_context(Build(self._out))
+            build.clean([shard for shard in build.finished_names() if self._is_usable(build, *shard)])
             asked = None if self._fields is None else {name: field.dump() for name, field in self._fields.items()}
-            workspace.begin({"source": WHERE, "fields": asked, **self._options._deciding()})
+            build.begin({"source": WHERE, "fields": asked, **self._options._deciding()})
             stack.pop_all()
-        workspace.close_in_children()
-        self._workspace, self._has_begun = workspace, True
+        build.close_in_children()
+        self._build, self._has_begun = build, True
         return self
 
     def append(self, split: str, sample: Any = None, *, key: str | int | None = None, **values: Any) -> None:
@@ -131,7 +130,7 @@ class Writer:
                 or both `sample` and `values` are given.
             ConversionError: the disk or the memory is full. You cannot add more samples.
         """
-        workspace = self._open_workspace()
+        build = self._open_build()
         if sample is not None and values:
             message = f"expected a sample, or its values by their names, found a sample and {', '.join(values)}."
             raise OptionError(f"append: {message} Pass all in one: a dict, or image=... and the others by name.")
@@ -139,7 +138,7 @@ class Writer:
         name = self._split_name(split)
         if name not in self._growing:
             shard_name, keys = (name, self._shards[name]), self._keys.setdefault(name, set())
-            self._growing[name] = SampleShard(workspace, shard_name, self._format, keys, self._samples[name])
+            self._growing[name] = SampleShard(build, shard_name, self._format, keys, self._samples[name])
         shard = self._growing[name]
         shard.append(sample, own_key, f"{name}/{self._samples[name]:05d}")
         self._samples[name] += 1  # only now: a sample that was refused changes nothing
@@ -154,7 +153,7 @@ class Writer:
         Raises:
             SourceError, OptionError, ConversionError: as in `append`.
         """
-        self._open_workspace()
+        self._open_build()
         for sample in samples:
             self.append(split, sample)
 
@@ -165,44 +164,41 @@ class Writer:
             SourceError: there is no sample, or two have the same key.
             ConversionError: the disk is full.
         """
-        if os.getpid() != self._process or self._workspace is None:
+        if os.getpid() != self._process or self._build is None:
             return  # a forked child leaves its parent's block
-        workspace, self._workspace = self._workspace, None
+        build, self._build = self._build, None
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
-            stack.push(lambda failure, *rest: workspace.__exit__(kind or failure, *rest))
+            stack.push(lambda failure, *rest: build.__exit__(kind or failure, *rest))
             for shard in self._growing.values():
                 stack.callback(shard.close)
             if kind is not None:
-                self._clear(workspace)
+                self._clear(build)
                 return
             try:
-                self._commit(workspace)
+                self._commit(build)
             except SourceError:
-                self._clear(workspace)
+                self._clear(build)
                 raise
 
-    def _clear(self, workspace: Workspace) -> None:
-        """Remove the workspace if a later run cannot use any of it."""
-        if not any(self._is_usable(workspace, *shard) for shard in workspace.finished_names()):
+    def _clear(self, build: Build) -> None:
+        """Remove the build if a later run cannot use any of it."""
+        if not any(self._is_usable(build, *shard) for shard in build.finished_names()):
             with contextlib.suppress(OSError):  # the next run clears it
-                workspace.clean(())
+                build.clean(())
 
-    def _commit(self, workspace: Workspace) -> None:
+    def _commit(self, build: Build) -> None:
         for name, shard in self._growing.items():
             if shard.samples or shard.is_broken:
                 self._finish(name)
         counts = in_order(self._shards)
         every = [(name, index) for name, count in counts.items() for index in range(count)]
-        shards = {name: FinishedSplit() for name in counts}
-        fields: Mapping[str, Field] = {}
-        for (name, _), finished in workspace.records(every):
-            fields = fields or finished.fields
-            shards[name].add(finished)
+        shards = build.added_up(counts, every)
         for note in notes_of_renamed(self._names):
-            workspace.note(note)
-        workspace.clean(every)
+            build.note(note)
+        build.clean(every)
+        build.resumed = self._resumed
         origin = {"source": WHERE, "source_format": "samples"}
-        self.summary = commit(workspace, self._options, fields, shards, origin, (), (), self._resumed, check_keys=True)
+        self.summary = commit(build, self._options, shards, origin, check_keys=True)
 
     def _finish(self, name: str) -> None:
         shard = self._growing[name]
@@ -210,9 +206,9 @@ class Writer:
         self._shards[name] += 1
         self._resumed += shard.earlier is not None
 
-    def _is_usable(self, workspace: Workspace, split: str, index: int) -> bool:
+    def _is_usable(self, build: Build, split: str, index: int) -> bool:
         """Whether a later run can continue from a finished shard."""
-        shard = workspace.finished(split, index)
+        shard = build.finished(split, index)
         return bool(shard and shard.origin and not (self._options.on_error == "fail" and faults(shard.skipped)))
 
     def _split_name(self, split: str) -> str:
@@ -220,13 +216,13 @@ class Writer:
             self._names = split_names([*self._names, split])
         return self._names[split]
 
-    def _open_workspace(self) -> Workspace:
-        if self._workspace is None:
+    def _open_build(self) -> Build:
+        if self._build is None:
             raise self._not_open()
         if os.getpid() != self._process:
             message = "expected the process that opened the Writer, found a child of it."
             raise OptionError(f"{self._out}: {message} Let each write a store, and merge these.")
-        return self._workspace
+        return self._build
 
     def _not_open(self) -> OptionError:
         advice = "Use each Writer in one block of its own: with tsds.Writer(...) as writer."

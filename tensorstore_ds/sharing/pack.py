@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
+from tensorstore_ds.conversion.partial import Partial, check_new
 from tensorstore_ds.durable import check_room, partial_of, replacing, sync, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import File
@@ -136,7 +136,7 @@ def unpack(
     if not isinstance(files, PackedFiles):
         raise OptionError(f"{files.path}: expected a packed store, found a folder. It can be used as it is.")
     listed = _whole(files)
-    work = WorkFolder(partial_of(target), "copy")
+    work = Partial(partial_of(target), "copy")
     check_new(target, work)
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
     check_room(target, total + (len(listed) + 1) * ALIGNMENT)

@@ -20,7 +20,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from threading import Lock
 
-from tensorstore_ds.conversion.work_folder import WorkFolder, already_exists, check_new
+from tensorstore_ds.conversion.partial import Partial, already_exists, check_new
 from tensorstore_ds.durable import check_room, partial_of, sync, write_all, write_at
 from tensorstore_ds.errors import (
     FormatError,
@@ -133,7 +133,7 @@ class _Pull:
         self._work = partial_of(out)
         self._store = self._work / "store"
         self._is_of_another = False  # what the work folder holds
-        self._folder = WorkFolder(self._work, "copy", keeps=lambda: self._is_of_another or _has_parts(out))
+        self._folder = Partial(self._work, "copy", keeps=lambda: self._is_of_another or _has_parts(out))
         self._received: Received
         self._lock = Lock()
 

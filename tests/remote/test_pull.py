@@ -418,7 +418,7 @@ def test_a_record_of_nonsense_costs_bytes_and_nothing_else(
 
 def test_killed_after_the_rename(store: tsds.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("tensorstore_ds.conversion.work_folder.WorkFolder.remove", lambda _: None)
+        patch.setattr("tensorstore_ds.conversion.partial.Partial.remove", lambda _: None)
         tsds.copy(store.path, tmp_path / "p.tsds")
     assert (tmp_path / "p.tsds.partial").is_dir()
     assert tsds.copy(store.path, tmp_path / "p.tsds").was_there

@@ -28,13 +28,14 @@ import numpy as np
 
 from tensorstore_ds.conversion import plain
 from tensorstore_ds.conversion.blocks import RowFormat
+from tensorstore_ds.conversion.build import PLAN, versions
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import Prepared, as_wanted
 from tensorstore_ds.conversion.shard_conversion import reference_digest
-from tensorstore_ds.conversion.workspace import PLAN, versions
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError, one_line
+from tensorstore_ds.format.arrays import dump_json
 from tensorstore_ds.format.manifest_parser import parse_fields
 from tensorstore_ds.regular_files import exists, is_file, status_of
 from tensorstore_ds.sources import FORMATS
@@ -184,12 +185,12 @@ class Plan:
 _ANOTHER_SOURCE = "Give every machine the same source, or remove the plan and plan again."
 
 
-def read_plan(out: Path, plan: tuple[dict[str, Any], str] | None, *, is_new: bool = False) -> Plan:
-    """The plan at `out` from the result of `WorkFolder.read_signed`; raises `ConversionError` if that is None."""
-    if plan is None:
+def read_plan(out: Path, data: dict[str, Any] | None, *, is_new: bool = False) -> Plan:
+    """The plan at `out` from the content of plan.json; raises `ConversionError` if that is None."""
+    if data is None:
         partial = out.with_name(f"{out.name}.partial")
         raise ConversionError(f"{partial}: the plan cannot be read. Remove this directory, and plan again.")
-    data, sha256 = plan
+    sha256 = hashlib.sha256(dump_json(data)).hexdigest()
     shards = {(split, index): rows for split, index, rows, _ in data["shards"]}
     largest_first = dict(sorted(shards.items(), key=lambda item: -item[1]))
     return Plan(out, sha256, largest_first, data["tasks"], plain.load(data["options"]), is_new, data)

@@ -14,31 +14,30 @@ import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Unpack
 
 from tensorstore_ds.annex.clusters.planned import Plan, read_plan, write_plan
+from tensorstore_ds.conversion.build import (
+    PLAN,
+    Build,
+    changes_between,
+    commit as commit_shards,
+    one_line_for_failures,
+    recorded,
+)
 from tensorstore_ds.conversion.convert import check_apart
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.preparation import Prepared, check_fits_disk, open_any, prepare
-from tensorstore_ds.conversion.result import (
-    OnProgress,
-    Progress,
-    Summary,
-    commit as commit_shards,
-    in_notebook,
-    one_line_for_failures,
-)
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, ShardWriter
-from tensorstore_ds.conversion.workspace import PLAN, Workspace, changes_between, recorded
 from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
-from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.keywords import ConvertKeywords
@@ -115,12 +114,12 @@ def plan(
     check_apart(opened.path, target)
     asked = {"source": one_line(str(source)), "source_format": opened.name, **options._deciding()}
     asked |= {name: getattr(options, name) for name in ("on_error", "license", "citation")}
-    with one_line_for_failures(target), Workspace(target, plans=True) as workspace:
-        if workspace.is_planned:
-            return _same_plan(workspace, asked)
-        if workspace.finished_names():
+    with one_line_for_failures(target), Build(target, plans=True) as build:
+        if build.is_planned:
+            return _same_plan(build, asked)
+        if build.finished_names():
             text = "finished shards of a conversion by one process are kept here. Repeat that command to continue it"
-            raise OptionError(f"{workspace.path}: {text}, or remove this directory.")
+            raise OptionError(f"{build.path}: {text}, or remove this directory.")
         notify(Progress("scan", 0, 0))
         prepared = prepare(opened, options, out=target)
         is_one_size = options.size is not None or options.encoding == "jpeg"
@@ -128,45 +127,43 @@ def plan(
             prepared = prepared.surveyed()
         if options.layout == "memmap":
             check_fits_disk(target, prepared.samples * prepared.row_nbytes)
-        workspace.clean((), plan=False)
-        return _write(workspace, prepared, options, asked, tasks)
+        build.clean((), plan=False)
+        return _write(build, prepared, options, asked, tasks)
 
 
-def _write(
-    workspace: Workspace, prepared: Prepared, options: ConvertOptions, asked: dict[str, Any], tasks: int | None
-) -> Plan:
+def _write(build: Build, prepared: Prepared, options: ConvertOptions, asked: dict[str, Any], tasks: int | None) -> Plan:
     """Write the plan in a temporary folder, and rename it."""
     name = f"{PLAN}.{uuid.uuid4().hex}"
-    workspace.make_folder(name)
-    data = write_plan(workspace.path / name, prepared, options, asked, tasks)
+    build.make_folder(name)
+    data = write_plan(build.path / name, prepared, options, asked, tasks)
     data["notes"] = [*prepared.contents.notes, *prepared.notes]
-    workspace.write(f"{name}/plan.json", data)
-    sync(workspace.path / name)
+    build.write(f"{name}/plan.json", data)
+    sync(build.path / name)
     try:
-        (workspace.path / name).rename(workspace.path / PLAN)
+        (build.path / name).rename(build.path / PLAN)
     except OSError as error:  # another machine was quicker
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
-        shutil.rmtree(workspace.path / name)
-        return _same_plan(workspace, asked)
-    sync(workspace.path)
+        shutil.rmtree(build.path / name)
+        return _same_plan(build, asked)
+    sync(build.path)
     for note in data["notes"]:
-        workspace.note(note)
-    return _read(workspace, is_new=True)
+        build.note(note)
+    return _read(build, is_new=True)
 
 
-def _same_plan(workspace: Workspace, asked: dict[str, Any]) -> Plan:
+def _same_plan(build: Build, asked: dict[str, Any]) -> Plan:
     """The existing plan, if it is for the same source and options."""
-    there = _read(workspace)
+    there = _read(build)
     if changes := changes_between(there.data["asked"], recorded(asked)):
         advice = "Repeat that command to continue it, or remove this directory."
-        raise OptionError(f"{workspace.path}: the plan of another conversion is here: {changes}. {advice}")
+        raise OptionError(f"{build.path}: the plan of another conversion is here: {changes}. {advice}")
     return there
 
 
-def _read(workspace: Workspace, *, is_new: bool = False) -> Plan:
-    plan = read_plan(workspace.out, workspace.read_signed(f"{PLAN}/plan.json"), is_new=is_new)
-    workspace.run = plan.sha256
+def _read(build: Build, *, is_new: bool = False) -> Plan:
+    plan = read_plan(build.out, build.read(f"{PLAN}/plan.json"), is_new=is_new)
+    build.run = plan.sha256
     return plan
 
 
@@ -204,35 +201,28 @@ def convert_task(
         StoreExistsError: the store is already committed.
     """
     began, target, notify = time.monotonic(), tidied(out), progress or in_notebook()
-    workspace = Workspace(target, on_note=lambda note: notify(Progress("convert", done, total, 0, note)))
-    done = total = 0
-    with one_line_for_failures(target), workspace.visit(), contextlib.ExitStack() as stack:
-        planned = _read(workspace)
+    with one_line_for_failures(target), Build(target, notify).visit() as build, contextlib.ExitStack() as stack:
+        planned = _read(build)
         names = _names(planned, task, tasks, shards)
-        missing = [name for name in names if not _is_finished(workspace, name)]
-        total = sum(planned.shards[name] for name in missing)
-        notify(Progress("convert", 0, total))
+        missing = [name for name in names if not _is_finished(build, name)]
+        build.total = sum(planned.shards[name] for name in missing)
+        build.advance(0)
         if not missing:
             return TaskSummary(0, len(names), 0, time.monotonic() - began)
         prepared, selection = planned.prepared, planned.selection(missing)
+        build.row_nbytes = prepared.row_nbytes
         options = planned.options if workers is None else replace(planned.options, workers=workers)
         for path in ("store", *(f"store/{split}" for split, _ in missing)):
-            workspace.make_folder(path)  # a link in its place would lead elsewhere
+            build.make_folder(path)  # a link in its place would lead elsewhere
         folder = None if scratch is None else stack.enter_context(_scratch(Path(scratch)))
-        writers = {name: _writer(workspace, name, prepared, folder) for name in missing}
-
-        def on_rows(rows: int) -> None:
-            nonlocal done
-            done += rows
-            notify(Progress("convert", done, total, done * prepared.row_nbytes))
-
+        writers = {name: _writer(build, name, prepared, folder) for name in missing}
         stack.callback(_remove, [writer.partial for writer in writers.values()])
-        converted = convert_shards(prepared, selection, writers, options, b"", on_rows=on_rows, note=workspace.note)
+        converted = convert_shards(prepared, selection, writers, options, b"", on_rows=build.advance, note=build.note)
         stack.enter_context(contextlib.closing(converted))
         for name, finished in converted:
-            workspace.finish(*name, finished)
-        notes = tuple(workspace.notes)
-        return TaskSummary(len(missing), len(names) - len(missing), total, time.monotonic() - began, notes)
+            build.finish(*name, finished)
+        seconds, notes = time.monotonic() - began, tuple(build.notes)
+        return TaskSummary(len(missing), len(names) - len(missing), build.total, seconds, notes)
 
 
 def _names(planned: Plan, task: int, tasks: int | None, shards: Sequence[ShardName] | None) -> list[ShardName]:
@@ -282,8 +272,8 @@ def _held(folder: Path) -> Iterator[bool]:
         yield is_held
 
 
-def _writer(workspace: Workspace, name: ShardName, prepared: Prepared, scratch: Path | None) -> ShardWriter:
-    place = workspace.store / shard_path(*name)
+def _writer(build: Build, name: ShardName, prepared: Prepared, scratch: Path | None) -> ShardWriter:
+    place = build.store / shard_path(*name)
     own = f"{uuid.uuid4().hex}.partial"
     partial = (
         place.with_name(f"{place.name}.{own}") if scratch is None else scratch / f"{'-'.join(map(str, name))}.{own}"
@@ -296,9 +286,9 @@ def _remove(folders: Sequence[Path]) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _is_finished(workspace: Workspace, name: ShardName) -> bool:
-    finished = workspace.finished(*name)
-    return finished is not None and finished.run == workspace.run
+def _is_finished(build: Build, name: ShardName) -> bool:
+    finished = build.finished(*name)
+    return finished is not None and finished.run == build.run
 
 
 def commit(out: str | os.PathLike[str]) -> Summary:
@@ -326,44 +316,42 @@ def commit(out: str | os.PathLike[str]) -> Summary:
         StoreExistsError: `out` exists, because the store is already committed or because it is a different store.
     """
     target = tidied(out)
-    with one_line_for_failures(target), Workspace(target).visit(alone=True) as workspace:
-        planned = _read(workspace)
-        shards, fields = _finished(workspace, planned)
-        workspace.clean(planned.shards)
+    with one_line_for_failures(target), Build(target).visit(alone=True) as build:
+        planned = _read(build)
+        shards = _finished(build, planned)
+        build.clean(planned.shards)
         problems, left_out = planned.problems()
         origin = {"source": planned.source, "source_format": planned.data["source_format"]}
         for note in planned.data["notes"]:
-            workspace.note(note)
-        return commit_shards(workspace, planned.options, fields, shards, origin, problems, left_out, 0)
+            build.note(note)
+        return commit_shards(build, planned.options, shards, origin, problems, left_out)
 
 
-def _finished(workspace: Workspace, planned: Plan) -> tuple[dict[str, FinishedSplit], Mapping[str, Field]]:
-    """The shards of each split, and the fields; raises `UnfinishedError` if shards are missing."""
+def _finished(build: Build, planned: Plan) -> dict[str, FinishedSplit]:
+    """The shards of each split; raises `UnfinishedError` if shards are missing."""
     found = {name: FinishedSplit() for name in planned.data["splits"]}
-    fields: Mapping[str, Field] = {}
     missing = []
     for name, rows in sorted(planned.shards.items()):
-        shard = workspace.finished(*name)
+        shard = build.finished(*name)
         if shard is None:
             missing.append(name)
         elif shard.run != planned.sha256 or shard.samples != rows:
             message = f"the shard {shard_path(*name)} is of another plan. Remove this directory, and plan again."
-            raise ConversionError(f"{workspace.path}: {message}")
-        elif _is_there(workspace, name, shard):
+            raise ConversionError(f"{build.path}: {message}")
+        elif _is_there(build, name, shard):
             found[name[0]].add(shard)
-            fields = shard.fields
         else:
-            workspace.forget(*name)
+            build.forget(*name)
             missing.append(name)
     if missing:
         raise _unfinished(planned, missing)
-    return found, fields
+    return found
 
 
-def _is_there(workspace: Workspace, name: ShardName, finished: FinishedShard) -> bool:
+def _is_there(build: Build, name: ShardName, finished: FinishedShard) -> bool:
     """Whether a shard has the files of its record; raises `ConversionError` if it has a link or other files."""
-    folder = workspace.store / shard_path(*name)
-    found = [workspace.store, folder.parent, folder, *folder.rglob("*")]
+    folder = build.store / shard_path(*name)
+    found = [build.store, folder.parent, folder, *folder.rglob("*")]
     if link := next((path for path in found if path.is_symlink()), None):
         message = f"{link}: expected a file or folder of this conversion, found a symbolic link."
         raise ConversionError(f"{message} Remove it, run the task of its shards again, and commit.")

@@ -27,14 +27,15 @@ from tensorstore_ds.annex.editing.mentions import problems_of
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
+from tensorstore_ds.conversion.build import one_line_for_failures
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.partial import Partial
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
-from tensorstore_ds.conversion.work_folder import WorkFolder
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
@@ -247,7 +248,7 @@ class _Growing:
             folder = path.with_name(f"{path.name}.append")
             # finished shards, from which the same call goes on
             converted: dict[str, Summary] = {}
-            work = WorkFolder(
+            work = Partial(
                 folder,
                 keeps=lambda: any(
                     partial_of(folder / name).exists() for name in wanted if self._goes_on or name not in converted

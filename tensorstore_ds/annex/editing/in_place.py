@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import pairwise, takewhile
+from itertools import count, pairwise, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +23,19 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.rows import (
+    Patched,
     Piece,
+    ShardRows,
     StoreRows,
     count_changed,
     count_rows,
-    counting_progress,
     reading_progress,
     shards_of,
-    stays,
     weight_of,
-    write_shard,
 )
+from tensorstore_ds.conversion.build import one_line_for_failures
 from tensorstore_ds.conversion.history import note_state, with_step
-from tensorstore_ds.conversion.result import OnProgress, one_line_for_failures
+from tensorstore_ds.conversion.result import OnProgress, Progress
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import lock, own_nbytes, partial_of, sync, write_file
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
@@ -44,7 +44,7 @@ from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import File, Manifest, Shard, SplitEntry, dump, shard_path
 from tensorstore_ds.format.root import change_root, parse_root
-from tensorstore_ds.format.statistics import Statistics, join_summaries
+from tensorstore_ds.format.statistics import join_summaries
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
 from tensorstore_ds.reading.verification import require_whole_shards
@@ -57,8 +57,6 @@ Place = tuple[str, int]
 #: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
 REST = "skipped-rest"
 _NO_ROWS = np.empty(0, np.int64)
-#: Rows that are examined together: a multiple of the rows that are written together.
-_ROWS = 100_000
 
 
 class Replaced:
@@ -112,13 +110,12 @@ class InPlace:
         skipped: MoreSkipped,
     ) -> None:
         (self._store, self._numbers), self._sources = own, sources
-        self._fields, self._changes, self._skipped = fields, changes, skipped
+        self._fields, self._changes, self._skipped, self._notify = fields, changes, skipped, notify
         store, before = self._store, self._store.manifest.fields
         self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
         self._drops = not before.keys() <= fields.keys()
         self._made: list[Path] = []
-        total = sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store)
-        self._advance = counting_progress(notify, "copy", total)
+        self._total, self._done = sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store), 0
         advice = "Nothing was changed: a damaged shard would get new checksums. "
         advice += "Copy the store again, or convert it anew."
         require_whole_shards(store, dict(self._rewritten()), advice, reading_progress(notify))
@@ -163,134 +160,114 @@ class InPlace:
     def _rewritten(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
         """Each shard, as split and position, with rewritten values, and the fields of these."""
         for name in self._store:
-            for index, (first, last) in enumerate(pairwise(self._store[name].starts.tolist())):
-                kept, changed = self._kept(name, first, last), self._changed(name, first, last)
-                piece, is_whole = Piece(self._store, name, kept, self._numbers), len(kept) == last - first
-                own = {each: field for each, field in self._fields.items() if not self._given(name, each)}
-                read = [n for n, f in own.items() if not is_whole or n in changed or not stays(n, f, piece)]
-                if len(kept) and read and (changed or not is_whole or self._drops):
-                    yield (name, index), read
+            for index, shard in enumerate(self._shards(name)):
+                if shard is not None and len(shard):
+                    known = {*shard.staying(self._fields, self._store.layout), *self._given(name)}
+                    if read := [each for each in self._fields if each not in known]:
+                        yield (name, index), read
+
+    def _shards(self, name: str) -> Iterator[ShardRows | None]:
+        """The rows that replace each shard of a split; None for a shard that stays."""
+        own = self._own(name)
+        sources, erased = self._rows_of(own), self._changes.erased.get(name, _NO_ROWS)
+        for first, last in pairwise(self._store[name].starts.tolist()):
+            gone = erased[slice(*erased.searchsorted([first, last]))]
+            rows = {each: source.part(first, last) for each, source in sources.items()}
+            changed = {
+                each: some
+                for each, some in rows.items()
+                if not isinstance(some, Patched) or some.taken.any() or each in self._reshaped
+            }
+            if changed or self._drops or len(gone):
+                kept = np.delete(own.rows[first:last], gone - first)
+                yield ShardRows([replace(own, rows=kept)], changed)
+            else:
+                yield None
+
+    def _rows_of(self, own: Piece) -> dict[str, StoreRows]:
+        """By field with new values or arrays, the rows of a split after the change."""
+        found: dict[str, StoreRows] = dict.fromkeys(self._reshaped, own) | self._given(own.split)
+        if (replaced := self._changes.replaced.get(own.split)) is not None:
+            store, numbers = self._sources["known"]
+            others = [Piece(store, name, _NO_ROWS, numbers) for name in store]
+            for each, taken in replaced.fields.items():
+                found[each] = Patched(own, taken, others, replaced.owners, replaced.rows)
+        return found
+
+    def _given(self, name: str) -> dict[str, StoreRows]:
+        """The given rows of a split, by field."""
+        return {each: given[name] for each, given in self._changes.given.items() if name in given}
+
+    def _own(self, name: str) -> Piece:
+        """All rows of a split before the change."""
+        return Piece(self._store, name, np.arange(len(self._store[name])), self._numbers)
 
     def _split(self, name: str) -> SplitEntry:
         """Metadata of a split with its changes."""
         before = self._store.manifest.splits.get(name, SplitEntry(()))
-        shards, gone, first = list[Shard](), list[int](), 0
-        free = max((*before.numbers, *before.replaced), default=-1) + 1
-        for shard, number in zip(before.shards, before.numbers, strict=True):
-            kept = self._kept(name, first, first + shard.rows)
-            changed = self._changed(name, first, first + shard.rows)
-            if changed or self._drops or len(kept) < shard.rows:
-                gone.append(number)
-                if len(kept):
-                    piece = Piece(self._store, name, kept, self._numbers)
-                    shards.append(self._write(name, len(shards), free, [piece], changed))
-                    free += 1
-                self._advance(shard.rows - len(kept))
-            else:
+        shards, gone = list[Shard](), list[int]()
+        numbers = count(max((*before.numbers, *before.replaced), default=-1) + 1)
+        after = self._shards(name) if before.shards else ()
+        for shard, number, changed in zip(before.shards, before.numbers, after, strict=True):
+            if changed is None:
                 shards.append(replace(shard, number=None if number == len(shards) else number))
-                self._advance(shard.rows)
-            first += shard.rows
+            else:
+                gone.append(number)
+                if len(changed):
+                    shards.append(self._write(name, len(shards), next(numbers), changed))
+            self._advance(shard.rows - len(changed or ()))
         if added := self._added(name):
             most = max(shard.rows for shard in added.store.manifest.splits[name].shards)
             for group in shards_of([added], max(1, most)):
-                shards.append(self._write(name, len(shards), free, group, {}))
-                free += 1
+                shards.append(self._write(name, len(shards), next(numbers), group))
         entry = SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
         # numbers are never reused, not even that of an emptied last shard
         last = max((*entry.numbers, *gone), default=-1)
         there = (n for n in before.replaced if n > last or (self._store.path / shard_path(name, n)).is_dir())
         return replace(entry, replaced=(*gone, *there))
 
-    def _write(
-        self, name: str, place: int, number: int, pieces: Sequence[Piece], changed: Mapping[str, Iterable[StoreRows]]
-    ) -> Shard:
+    def _write(self, name: str, place: int, number: int, rows: ShardRows) -> Shard:
         folder = self._store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
-        args = folder, pieces, self._fields, self._store.layout, Statistics(), self._advance, self._fields
-        shard = write_shard(*args, changed=changed)
+        shard, _ = rows.write(folder, self._fields, self._store.layout, self._advance, self._fields)
         return replace(shard, number=None if number == place else number)
 
-    def _kept(self, name: str, first: int, last: int) -> NDArray[np.int64]:
-        """The rows in ``[first, last)`` that are not erased."""
-        rows, erased = np.arange(first, last), _between(self._changes.erased.get(name, _NO_ROWS), first, last)
-        return np.delete(rows, erased - first) if len(erased) else rows
-
-    def _changed(self, name: str, first: int, last: int) -> dict[str, Iterator[StoreRows]]:
-        """The pieces of fields with changes in the rows ``[first, last)``."""
-        replaced, found = self._replaced(name), {}
-        for each in self._fields:
-            is_replaced = each in replaced and replaced[each][first:last].any()
-            if is_replaced or each in self._reshaped or self._given(name, each):
-                found[each] = self._pieces(name, each, first, last)
-        return found
-
-    def _replaced(self, name: str) -> Mapping[str, NDArray[np.bool_]]:
-        """By field, which rows of a split get a new value."""
-        return self._changes.replaced[name].fields if name in self._changes.replaced else {}
-
-    def _given(self, name: str, each: str) -> StoreRows | None:
-        return self._changes.given.get(each, {}).get(name)
-
-    def _pieces(self, name: str, each: str, first: int, last: int) -> Iterator[StoreRows]:
-        """Sources of the values of a field in the rows ``[first, last)``."""
-        if (given := self._given(name, each)) is not None:
-            yield given.part(first, last)
-            return
-        taken = self._replaced(name).get(each)
-        if taken is None:
-            yield Piece(self._store, name, np.arange(first, last), self._numbers)
-            return
-        replaced, (store, numbers) = self._changes.replaced[name], self._sources["known"]
-        splits = [*store]
-        for start in range(first, last, _ROWS):
-            own = np.arange(start, min(start + _ROWS, last))
-            owners, rows = np.where(taken[own], replaced.owners[own], -1), np.where(taken[own], replaced.rows[own], own)
-            for begin, end in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(own)]):
-                if owners[begin] < 0:
-                    yield Piece(self._store, name, rows[begin:end], self._numbers)
-                else:
-                    yield Piece(store, splits[owners[begin]], rows[begin:end], numbers)
+    def _advance(self, rows: int) -> None:
+        self._done += rows
+        self._notify(Progress("copy", self._done, self._total))
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
         """Statistics of all samples of a split; a field without changes is not counted again."""
-        added, taken = self._added(name), self._replaced(name)
+        added, own = self._added(name), self._own(name) if before.rows else None
+        sources = self._rows_of(own) if own else {}
         found: dict[str, Any] = {}
-        for each, own in self._fields.items():
+        for each, kind in self._fields.items():
             known = before.statistics.get(each)
-            changes = name in self._changes.erased or each in taken or each in self._reshaped
-            if before.rows and (changes or self._given(name, each)):
-                known = self._counted(name, each, before)
+            if own and (each in sources or name in self._changes.erased):
+                known = self._counted(known, own, each, sources.get(each))
             if added:
-                whole = Piece(self._store, name, np.arange(before.rows))
-                parts = [(known, weight_of(whole, each, own))] if before.rows else []
-                parts += [(count_rows([added], each, own), weight_of(added, each, own))]
-                known = join_summaries(own.kind, parts)
+                parts = [(known, weight_of(own, each, kind))] if own else []
+                parts += [(count_rows([added], each, kind), weight_of(added, each, kind))]
+                known = join_summaries(kind.kind, parts)
             if isinstance(known, Mapping) and isinstance(known.get("class_counts"), list):
-                missing = len(own.classes) - len(known["class_counts"])
+                missing = len(kind.classes) - len(known["class_counts"])
                 known = {**known, "class_counts": [*known["class_counts"], *[0] * missing]}
             found |= {each: known} if known else {}
         return found
 
-    def _counted(self, name: str, each: str, before: SplitEntry) -> dict[str, Any]:
-        """Statistics of a field with new values or erased rows."""
-        field, taken = self._fields[each], self._replaced(name).get(each)
-        after: Iterable[StoreRows] = self._pieces(name, each, 0, before.rows)
-        if (gone := self._changes.erased.get(name)) is not None:
-            after = [self._own(name, self._kept(name, 0, before.rows))] if len(gone) < before.rows else []
-        elif taken is not None:
-            gone = np.flatnonzero(taken)
-        if gone is not None and each not in self._reshaped and self._given(name, each) is None:
-            come = (piece for piece in after if isinstance(piece, Piece) and piece.store is not self._store)
-            whole = self._own(name, np.arange(before.rows))
-            found = count_changed(before.statistics.get(each), whole, self._own(name, gone), come, each, field)
+    def _counted(self, known: object, own: Piece, each: str, source: StoreRows | None) -> dict[str, Any]:
+        """Statistics of a field with new values, from a `source`, or erased rows."""
+        field, rows = self._fields[each], own if source is None else source
+        gone, come = self._changes.erased.get(own.split), list[Piece]()
+        if isinstance(source, Patched):
+            gone, come = np.flatnonzero(source.taken), [*source.pieces(all_rows=False)]
+        elif gone is not None:
+            rows = replace(own, rows=np.delete(own.rows, gone))
+        if gone is not None and (source is None or isinstance(source, Patched)) and each not in self._reshaped:
+            found = count_changed(known, own, replace(own, rows=gone), come, each, field)
             if found is not None:
                 return found
-            after = after if taken is None else self._pieces(name, each, 0, before.rows)
-        return count_rows(after, each, field)
-
-    def _own(self, name: str, rows: NDArray[np.int64]) -> Piece:
-        """Rows of the store before the change."""
-        return Piece(self._store, name, rows, self._numbers)
+        return count_rows([rows], each, field)
 
     def _added(self, name: str) -> Piece | None:
         """The rows that are appended to a split."""
@@ -332,11 +309,6 @@ class InPlace:
         data = dump_json(GROUP)
         write_file(folder / "zarr.json", data)
         return {listed: _listed(data)}
-
-
-def _between(rows: NDArray[np.int64], first: int, last: int) -> NDArray[np.int64]:
-    """The entries of sorted rows in ``[first, last)``."""
-    return rows[slice(*rows.searchsorted([first, last]))]
 
 
 def _listed(data: bytes) -> File:

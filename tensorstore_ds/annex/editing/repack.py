@@ -10,26 +10,13 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from tensorstore_ds.annex.editing.reencode import Reencoding
-from tensorstore_ds.annex.editing.rows import (
-    Piece,
-    counting_progress,
-    opened_for_editing,
-    reading_progress,
-    write_splits,
-)
+from tensorstore_ds.annex.editing.reencode import reencode
+from tensorstore_ds.annex.editing.rows import Piece, ShardRows, opened_for_editing, reading_progress, write_splits
+from tensorstore_ds.conversion.build import Build, one_line_for_failures
 from tensorstore_ds.conversion.history import with_step
 from tensorstore_ds.conversion.options import RepackOptions
-from tensorstore_ds.conversion.result import (
-    OnProgress,
-    Progress,
-    Summary,
-    in_notebook,
-    one_line_for_failures,
-    summarize,
-)
+from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import skipped_in
-from tensorstore_ds.conversion.workspace import Workspace
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.schema import Layout
@@ -91,12 +78,12 @@ def repack(
     if not is_encoded and options.layout in (None, store.layout):
         have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
         raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
-    Workspace(target).check_free()
+    Build(target).check_free()
     if problems := verify(store.path, progress=reading_progress(notify)):
         raise damage(problems, "Copy the store again; a damaged one is not repacked.")
     with one_line_for_failures(target):
         if is_encoded:
-            return Reencoding(store, target, options, notify, skipped_in(store)).run()
+            return reencode(store, target, options, notify, skipped_in(store))
         return _with_layout(store, target, options.layout or store.layout, notify)
 
 
@@ -114,17 +101,16 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
 
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:
     skipped = skipped_in(store)  # first: a damaged list of them leaves nothing behind
-    with Workspace(out, on_note=lambda note: notify(Progress("compress", 0, 0, 0, note))) as workspace:
-        groups = {
-            name: [[Piece(store, name, np.arange(*ends))] for ends in pairwise(store[name].starts.tolist())]
+    with Build(out, notify, "compress") as build:
+        build.total = sum(len(store[name]) for name in store)
+        shards = {
+            name: [ShardRows([Piece(store, name, np.arange(*ends))]) for ends in pairwise(store[name].starts.tolist())]
             for name in store
         }
-        advance = counting_progress(notify, "compress", sum(len(store[name]) for name in store))
         fields = store.manifest.fields
         uncounted: dict[str, dict[str, Any]] = {name: {field: {} for field in fields} for name in store}
-        splits, resumed = write_splits(workspace, groups, fields, layout, uncounted, advance)
+        splits = write_splits(build, shards, fields, layout, uncounted)
         splits = {name: replace(entry, statistics=store[name].statistics) for name, entry in splits.items()}
         provenance = with_step(store.manifest.provenance, "repack", sha256=store.sha256, options={"layout": layout})
         manifest = replace(store.manifest, layout=layout, chunk_size=CHUNK_SIZE, splits=splits, provenance=provenance)
-        manifest = workspace.commit(manifest, skipped)
-    return summarize(out, manifest, workspace.began, {}, (), resumed, tuple(workspace.notes))
+        return build.commit(manifest, skipped)

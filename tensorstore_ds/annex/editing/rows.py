@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, BinaryIO, Protocol
 
 import numpy as np
@@ -19,10 +18,11 @@ from numpy.typing import NDArray
 from tensorstore_ds.annex.editing.behind import Behind
 from tensorstore_ds.annex.editing.tombstones import Tombstones
 from tensorstore_ds.conversion.blocks import raw_path
+from tensorstore_ds.conversion.build import Build, one_line_for_failures
 from tensorstore_ds.conversion.history import with_step
-from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, one_line_for_failures, summarize
-from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, FinishedSplit, complete_shard
-from tensorstore_ds.conversion.workspace import Workspace
+from tensorstore_ds.conversion.plan import ShardName
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary
+from tensorstore_ds.conversion.shard_writer import COPY_NBYTES, FinishedShard, complete_shard
 from tensorstore_ds.durable import copied, linked, sync, write_all
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE, array_paths, shard_arrays
@@ -46,9 +46,7 @@ _UNSYNCED = 256 * 1024**2
 class StoreRows(Protocol):
     """Values of some rows to append to a shard: a `Piece` of a store, or given values."""
 
-    @property
-    def rows(self) -> Sized:
-        """Any sized object with one entry per row."""
+    def __len__(self) -> int: ...
 
     def part(self, start: int, stop: int) -> StoreRows:
         """Rows ``[start, stop)`` of these."""
@@ -67,6 +65,9 @@ class Piece:
     classes: Numbers = field(default_factory=dict)
     prefix: str = ""  #: of keys
 
+    def __len__(self) -> int:
+        return len(self.rows)
+
     def part(self, start: int, stop: int) -> Piece:
         """Rows ``[start, stop)`` of these."""
         return replace(self, rows=self.rows[start:stop])
@@ -76,6 +77,40 @@ class Piece:
         rows = _PieceRows(writer, self)
         for name in names:
             rows.append(name, writer.fields[name])
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Rows of a store, of which those that are `taken` get the values of rows of another store."""
+
+    own: Piece
+    taken: NDArray[np.bool_]  #: (n,)
+    others: Sequence[Piece]  #: all rows of each split of the other store
+    owners: NDArray[np.int32]  #: (n,) numbers of these
+    rows: NDArray[np.int64]  #: (n,) rows there
+
+    def __len__(self) -> int:
+        return len(self.taken)
+
+    def part(self, start: int, stop: int) -> Patched:
+        """Rows ``[start, stop)`` of these."""
+        some = slice(start, stop)
+        own = self.own.part(start, stop)
+        return Patched(own, self.taken[some], self.others, self.owners[some], self.rows[some])
+
+    def pieces(self, *, all_rows: bool = True) -> Iterator[Piece]:
+        """These rows in order, as pieces of both stores; without `all_rows`, those of the other one."""
+        owners = np.where(self.taken, self.owners, -1)
+        for first, last in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]):
+            if owners[first] >= 0:
+                yield replace(self.others[owners[first]], rows=self.rows[first:last])
+            elif all_rows:
+                yield self.own.part(first, last)
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """Write the values of some fields."""
+        for piece in self.pieces():
+            piece.append(writer, names)
 
 
 def write_store(
@@ -91,23 +126,22 @@ def write_store(
     `step` goes into the provenance. If `tombstones` is None, the tombstones of all source stores are joined.
     """
     stores = {piece.store.sha256: piece.store for pieces in splits.values() for piece in pieces}
-    total = sum(len(piece.rows) for pieces in splits.values() for piece in pieces)
-    if not total:
+    build = Build(out, notify, "copy")
+    build.total = sum(len(piece) for pieces in splits.values() for piece in pieces)
+    if not build.total:
         raise OptionError(f"{out}: expected rows for the new store, found none. Nothing was written.")
-    workspace = Workspace(out, on_note=lambda note: notify(Progress("copy", 0, 0, 0, note)))
-    workspace.check_free()
+    build.check_free()
     for store in stores.values():
         store._check_rewritable()
         require_whole(store, "Copy the store again; no store is made of a damaged one.", reading_progress(notify))
     first = next(iter(stores.values()))
-    advance = counting_progress(notify, "copy", total)
-    with one_line_for_failures(out), workspace:
+    with one_line_for_failures(out), build:
         most = max(
             shard.rows for store in stores.values() for s in store.manifest.splits.values() for shard in s.shards
         )
-        groups = {name: list(shards_of(pieces, max(1, most))) for name, pieces in splits.items()}
+        shards = {name: list(shards_of(pieces, max(1, most))) for name, pieces in splits.items()}
         known = {name: _known_statistics(pieces, fields) for name, pieces in splits.items()}
-        entries, resumed = write_splits(workspace, groups, fields, first.layout, known, advance)
+        entries = write_splits(build, shards, fields, first.layout, known)
         before = first.manifest.provenance if len(stores) == 1 else {"tool": "tensorstore-ds"}
         if tombstones is None:
             tombstones = Tombstones(*(store.manifest.provenance for store in stores.values()))
@@ -117,80 +151,58 @@ def write_store(
             fields=fields,
             splits=entries,
             provenance=tombstones.noted(with_step(before, **step, sha256=list(stores))),
-            **{name: _common(stores, name, workspace) for name in ("license", "citation")},
+            **{name: _common(stores, name, build) for name in ("license", "citation")},
         )
-        manifest = workspace.commit(manifest, [], check_keys="key" in fields)
-    return summarize(out, manifest, workspace.began, {}, (), resumed, tuple(workspace.notes))
+        return build.commit(manifest, check_keys="key" in fields)
 
 
 def write_splits(
-    workspace: Workspace,
-    groups: Mapping[str, Sequence[Sequence[Piece]]],
+    build: Build,
+    splits: Mapping[str, Sequence[ShardRows]],
     fields: Mapping[str, Field],
     layout: Layout,
     known: Mapping[str, Mapping[str, Any]],
-    advance: Callable[[int], None],
-) -> tuple[dict[str, SplitEntry], int]:
-    """Write a shard for each group of pieces that an earlier call did not finish; returns how many it did.
+) -> dict[str, SplitEntry]:
+    """Write the shards of each split that an earlier call did not finish.
 
     `known` has the statistics by split and field. Others are counted.
     """
-    workspace.begin({"made of": "rows of stores"})  # each shard records its stores
-    planned = {(name, index): group for name, some in groups.items() for index, group in enumerate(some)}
-    origins = {name: _origin(group, layout, known[name[0]]) for name, group in planned.items()}
-    names = workspace.finished_names()
-    finished = {
-        name: made
-        for name in names
-        if (made := workspace.finished(*name)) and made.origin == origins.get(name) and made.fields == fields
-    }
-    if others := len(names) - len(finished):
-        some = "1 finished shard is" if others == 1 else f"{others:,} finished shards are"
-        workspace.note(f"{workspace.path}: {some} removed: of other rows, stores or fields.")
-    workspace.clean(finished)
-    splits = {name: FinishedSplit() for name in groups}
-    for name, group in planned.items():
-        if (made := finished.get(name)) is None:
-            folder, own = workspace.store / shard_path(*name), Statistics()
-            shard = write_shard(folder, group, fields, layout, own, advance, known[name[0]])
-            made = FinishedShard(shard, fields, own, (), shard.rows, origins[name])
+    shards = {(name, index): shard for name, some in splits.items() for index, shard in enumerate(some)}
+    origins = {name: shard.origin(layout, known[name[0]]) for name, shard in shards.items()}
+
+    def unusable(name: ShardName, finished: FinishedShard) -> str:
+        is_same = finished.origin == origins.get(name) and finished.fields == fields
+        return "" if is_same else "of other rows, stores or fields"
+
+    def made(missing: Mapping[ShardName, ShardRows]) -> Generator[tuple[ShardName, FinishedShard]]:
+        for name, shard in missing.items():
+            folder = build.store / shard_path(*name)
+            written, sums = shard.write(folder, fields, layout, build.advance, known[name[0]])
             sync(folder.parent)
-            workspace.finish(*name, made)
-        else:
-            advance(made.shard.rows)
-        splits[name[0]].add(made)
-    summaries = {name: {**split.statistics.summary(), **known[name]} for name, split in splits.items()}
-    entries = {
+            yield name, FinishedShard(written, fields, sums, (), written.rows, origins[name])
+
+    # each shard records its stores
+    finished = build.make({"made of": "rows of stores"}, splits, shards, made, unusable)
+    summaries = {name: {**split.statistics.summary(), **known[name]} for name, split in finished.items()}
+    return {
         name: SplitEntry(
             tuple(split.shards), {each: summaries[name][each] for each in fields if each in summaries[name]}
         )
-        for name, split in splits.items()
+        for name, split in finished.items()
     }
-    return entries, len(finished)
 
 
-def _origin(pieces: Sequence[Piece], layout: Layout, uncounted: Iterable[str]) -> str:
-    """Digest of the inputs of a shard: the rows of each store, and the changes of their classes and keys."""
-    digest = hashlib.sha256(repr((layout, sorted(uncounted))).encode())
-    for piece in pieces:
-        digest.update(repr((piece.store.sha256, piece.split, len(piece.rows), piece.prefix)).encode())
-        digest.update(np.ascontiguousarray(piece.rows).tobytes())
-        for name, numbers in piece.classes.items():
-            digest.update(name.encode() + numbers.tobytes())
-    return digest.hexdigest()
-
-
-def _common(stores: Mapping[str, Store], name: str, workspace: Workspace) -> Any:
+def _common(stores: Mapping[str, Store], name: str, build: Build) -> Any:
     """The license or citation that all stores share; None if they differ, which is noted."""
     values = dict.fromkeys(getattr(store.manifest, name) for store in stores.values())
     if len(values) == 1:
         return next(iter(values))
     said = "; ".join(one_line(value or "none")[:80] for value in values)
-    workspace.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
+    build.note(f"the stores say different things of their {name} ({said}). Note with tsds annotate what holds.")
     return None
 
 
-def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
+def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[ShardRows]:
     """Group pieces into shards of at most so many rows; a whole shard stays one unless it is small."""
     group, room = list[Piece](), most
     for piece in pieces:
@@ -198,18 +210,18 @@ def shards_of(pieces: Sequence[Piece], most: int) -> Iterator[list[Piece]]:
         for stop, is_whole in _bounds(piece):
             if is_whole and 2 * (stop - start) > most:
                 if group:
-                    yield group
-                yield [piece.part(start, stop)]
+                    yield ShardRows(group)
+                yield ShardRows([piece.part(start, stop)])
                 group, room, start = [], most, stop
             while start < stop:
                 part = piece.part(start, min(stop, start + room))
-                start, room = start + len(part.rows), room - len(part.rows)
+                start, room = start + len(part), room - len(part)
                 group.append(part)
                 if not room:
-                    yield group
+                    yield ShardRows(group)
                     group, room = [], most
     if group:
-        yield group
+        yield ShardRows(group)
 
 
 def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
@@ -267,81 +279,101 @@ class _WholeShard:
         syncing.do(os.fsync, file.fileno())
 
 
-def _whole_shard(pieces: Sequence[Piece], layout: Layout) -> _WholeShard | None:
-    """The shard with exactly these rows in order, if its files fit the layout of a store."""
-    piece = pieces[0]
-    manifest, rows = piece.store.manifest, piece.rows
-    if len(pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
-        return None
-    starts = piece.store[piece.split].starts
-    index = int(starts.searchsorted(rows[0], "right")) - 1  # of several that begin there, the one that has rows
-    if not np.array_equal(rows, np.arange(*starts[index : index + 2])):
-        return None
-    return _WholeShard(piece.store, piece.split, index)
+@dataclass(frozen=True)
+class ShardRows:
+    """The rows of a shard to be written: those of pieces, with some fields of as many `changed` rows."""
 
+    pieces: Sequence[Piece]
+    changed: Mapping[str, StoreRows] = field(default_factory=dict)
 
-def write_shard(
-    folder: Path,
-    pieces: Sequence[Piece],
-    fields: Mapping[str, Field],
-    layout: Layout,
-    statistics: Statistics,
-    advance: Callable[[int], None],
-    uncounted: Collection[str] = (),
-    changed: Mapping[str, Iterable[StoreRows]] = MappingProxyType({}),
-) -> Shard:
-    """Write the rows of pieces as one shard in a new folder, and sync it.
+    def __len__(self) -> int:
+        return sum(map(len, self.pieces))
 
-    If the rows are a complete shard, data files of unchanged fields are copied, or linked within a store if the file
-    system supports it. Fields and values of objects that a piece's store lacks are unknown in its rows. `changed` has
-    as many other rows, from which some fields are taken. Sums of `uncounted` fields are not computed.
-    """
-    rows = sum(len(piece.rows) for piece in pieces)
-    whole = _whole_shard(pieces, layout)
-    kept = [name for name in fields if whole and name not in changed and stays(name, fields[name], pieces[0])]
-    lengths = (
-        {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
-    )
-    copies = whole.data_files(kept) if whole else {}
-    sums: Mapping[str, Callable[..., Sums | None]] = {
-        name: each.sums for name, each in fields.items() if each.is_counted and name not in uncounted
-    }
-    read = [name for name in fields if name not in kept or name in sums]
-    is_final = {}  # by array that is written: whether its bytes are not compressed after
-    for name, each in fields.items():
-        for path, spec in array_paths(name, each).items():
-            (folder / path).mkdir(parents=True, exist_ok=True)
-            if name not in kept:
-                is_final[path] = (spec.layout or layout) == "memmap"
-    behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
+    def origin(self, layout: Layout, uncounted: Iterable[str]) -> str:
+        """Digest of the inputs: the rows of each store, and the changes of their classes and keys."""
+        digest = hashlib.sha256(repr((layout, sorted(uncounted))).encode())
+        for piece in self.pieces:
+            digest.update(repr((piece.store.sha256, piece.split, len(piece), piece.prefix)).encode())
+            digest.update(np.ascontiguousarray(piece.rows).tobytes())
+            for name, numbers in piece.classes.items():
+                digest.update(name.encode() + numbers.tobytes())
+        return digest.hexdigest()
 
-    def count(name: str, *values: Any) -> None:
-        if name in sums:
-            counting.do(lambda: statistics.add({name: sums[name](*values)}))
+    def whole(self, layout: Layout) -> _WholeShard | None:
+        """The shard with exactly these rows in order, if its files fit the layout of a store."""
+        piece = self.pieces[0]
+        manifest, rows = piece.store.manifest, piece.rows
+        if len(self.pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
+            return None
+        starts = piece.store[piece.split].starts
+        index = int(starts.searchsorted(rows[0], "right")) - 1  # of several that begin there, the one that has rows
+        if not np.array_equal(rows, np.arange(*starts[index : index + 2])):
+            return None
+        return _WholeShard(piece.store, piece.split, index)
 
-    with ExitStack() as stack:
-        opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
-        files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
-        for path in copies:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        rest = [path for path in copies if whole and not whole.link(path, folder)]
-        targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in rest}
-        for behind in behinds:  # files are closed after they are stopped
-            stack.callback(behind.stop)  # if an interrupt comes while they are waited for
-            stack.enter_context(behind)
-        for path in rest:
-            if whole:
-                copying.do(whole.copy, path, targets[path], copying, syncing)
-        writer = FieldWriter({name: fields[name] for name in read}, files, count)
-        for name, own in changed.items():
-            for part in _parts(own):
-                writer.append(part, [name])
-        for part in _parts(pieces):
-            writer.append(part, [name for name in read if name not in changed])
-            advance(len(part.rows))
-    lengths |= writer.lengths
-    digests = {path: file.sha256 for path, file in files.items() if file.is_final}
-    return complete_shard(folder, fields, rows, lengths, layout, CHUNK_SIZE, digests, copies)
+    def staying(self, fields: Mapping[str, Field], layout: Layout) -> list[str]:
+        """The fields whose data files are those of a shard."""
+        if self.whole(layout) is None:
+            return []
+        return [name for name in fields if name not in self.changed and _stays(name, fields[name], self.pieces[0])]
+
+    def write(
+        self,
+        folder: Path,
+        fields: Mapping[str, Field],
+        layout: Layout,
+        advance: Callable[[int], None],
+        uncounted: Collection[str] = (),
+    ) -> tuple[Shard, Statistics]:
+        """Write the rows as one shard in a new folder, and sync it; returns the sums of all but `uncounted` fields.
+
+        If the rows are a complete shard, data files of unchanged fields are copied, or linked within a store if the
+        file system supports it. Fields and values of objects that a piece's store lacks are unknown in its rows.
+        """
+        whole, kept, statistics = self.whole(layout), self.staying(fields, layout), Statistics()
+        lengths = (
+            {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
+        )
+        copies = whole.data_files(kept) if whole else {}
+        sums: Mapping[str, Callable[..., Sums | None]] = {
+            name: each.sums for name, each in fields.items() if each.is_counted and name not in uncounted
+        }
+        read = [name for name in fields if name not in kept or name in sums]
+        is_final = {}  # by array that is written: whether its bytes are not compressed after
+        for name, each in fields.items():
+            for path, spec in array_paths(name, each).items():
+                (folder / path).mkdir(parents=True, exist_ok=True)
+                if name not in kept:
+                    is_final[path] = (spec.layout or layout) == "memmap"
+        behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
+
+        def count(name: str, *values: Any) -> None:
+            if name in sums:
+                counting.do(lambda: statistics.add({name: sums[name](*values)}))
+
+        with ExitStack() as stack:
+            opened = {path: stack.enter_context(raw_path(folder, path).open("xb", buffering=0)) for path in is_final}
+            files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
+            for path in copies:
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            rest = [path for path in copies if whole and not whole.link(path, folder)]
+            targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in rest}
+            for behind in behinds:  # files are closed after they are stopped
+                stack.callback(behind.stop)  # if an interrupt comes while they are waited for
+                stack.enter_context(behind)
+            for path in rest:
+                if whole:
+                    copying.do(whole.copy, path, targets[path], copying, syncing)
+            writer = FieldWriter({name: fields[name] for name in read}, files, count)
+            for name, own in self.changed.items():
+                for part in _parts([own]):
+                    part.append(writer, [name])
+            for part in _parts(self.pieces):
+                part.append(writer, [name for name in read if name not in self.changed])
+                advance(len(part))
+        lengths |= writer.lengths
+        digests = {path: file.sha256 for path, file in files.items() if file.is_final}
+        return complete_shard(folder, fields, len(self), lengths, layout, CHUNK_SIZE, digests, copies), statistics
 
 
 def count_rows(rows: Iterable[StoreRows], name: str, field: Field) -> dict[str, Any]:
@@ -355,7 +387,7 @@ def count_changed(
     known: object, whole: Piece, gone: Piece, come: Iterable[StoreRows], name: str, field: Field
 ) -> dict[str, Any] | None:
     """Update the `known` statistics after some rows were removed and others added; None if all must be counted."""
-    if not field.is_counted or 2 * len(gone.rows) > len(whole.rows):
+    if not field.is_counted or 2 * len(gone) > len(whole):
         return None
     sums = parse_summary(field.kind, known, weight_of(whole, name, field))
     part = _counted([gone], name, field).get(name)
@@ -373,17 +405,17 @@ def _counted(rows: Iterable[StoreRows], name: str, field: Field) -> Statistics:
     if type(field) is not ArrayField:
         writer = FieldWriter({name: field}, {}, lambda name, *values: statistics.add({name: sums(*values)}))
         for part in _parts(rows):
-            writer.append(part, [name])
+            part.append(writer, [name])
     return statistics
 
 
 def _parts(pieces: Iterable[StoreRows]) -> Iterator[StoreRows]:
     for piece in pieces:
-        for start in range(0, len(piece.rows), _ROWS):
+        for start in range(0, len(piece), _ROWS):
             yield piece.part(start, start + _ROWS)
 
 
-def stays(name: str, field: Field, piece: Piece) -> bool:
+def _stays(name: str, field: Field, piece: Piece) -> bool:
     """Whether the values of a field are copied unchanged."""
     numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
     is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
@@ -452,10 +484,6 @@ class FieldWriter:
         self.lengths = {group: 0 for name, each in fields.items() for group in each.groups(name)}
         for group in self.lengths:
             self.write(f"{group}/offsets", bytes(8))
-
-    def append(self, rows: StoreRows, names: Iterable[str]) -> None:
-        """Append some fields of some rows."""
-        rows.append(self, names)
 
     def offsets(self, name: str, lengths: NDArray[np.int64]) -> None:
         """Append table rows with these numbers of values."""
@@ -623,18 +651,6 @@ def _pieces(column: Column, runs: Runs) -> Iterator[NDArray[Any]]:
 def reading_progress(notify: OnProgress) -> Callable[[int, int], None]:
     """A progress callback for reading that reports bytes."""
     return lambda done, total: notify(Progress("checksum", done, total))
-
-
-def counting_progress(notify: OnProgress, stage: str, total: int) -> Callable[[int], None]:
-    """A progress callback that is called with the number of more rows that are done."""
-    done = 0
-
-    def advance(rows: int) -> None:
-        nonlocal done
-        done += rows
-        notify(Progress(stage, done, total))
-
-    return advance
 
 
 def opened_for_editing(path: str | os.PathLike[str], notify: OnProgress, sha256: str | None = None) -> Store:

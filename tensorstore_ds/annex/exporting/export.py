@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tensorstore_ds.annex.exporting.base import Exporter, sync_all
 from tensorstore_ds.annex.exporting.formats import EXPORT_FORMATS
-from tensorstore_ds.conversion.work_folder import WorkFolder, check_new
+from tensorstore_ds.conversion.partial import Partial, check_new
 from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
@@ -78,7 +78,7 @@ def export(
     names = list(opened if splits is None else splits)
     if unknown := [name for name in names if name not in opened]:
         raise OptionError(f"{opened.path}: expected one of {', '.join(opened)}, found {unknown[0]!r} as a split.")
-    work = WorkFolder(partial_of(target), "export")
+    work = Partial(partial_of(target), "export")
     check_new(target, work)
     draw = notebook_bar()
     total, done = sum(len(opened[name]) for name in names), 0

@@ -320,7 +320,7 @@ def test_every_option_is_tried():
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):
     interrupted(folders, out, 5, IN_SHARDS)
-    monkeypatch.setattr("tensorstore_ds.conversion.workspace.__version__", "0.0.9")
+    monkeypatch.setattr("tensorstore_ds.conversion.build.__version__", "0.0.9")
     with pytest.raises(tsds.OptionError, match="versions was"):
         tsds.convert(folders, out, IN_SHARDS)
 

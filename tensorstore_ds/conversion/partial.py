@@ -1,4 +1,4 @@
-"""A folder of ours in a place where other users may create names.
+"""``OUT.partial``: a folder of ours in a place where other users may create names.
 
 A folder without our mark, or of another user, is refused and left unchanged. Everything that is removed, overwritten or
 renamed in it is addressed relative to the open folder, and links are not followed.
@@ -25,7 +25,6 @@ from tensorstore_ds.machine import uninterrupted
 from tensorstore_ds.reading.store_files import check_outside_stores
 
 _MARK = "tsds.lock"
-_STRANGE = "a folder that was made by something else"
 #: Error numbers for a link, a folder or a pipe in place of a file, or for something else in place of a folder.
 _NOT_OF_KIND = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENOTDIR)
 _FOLDER = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0)
@@ -40,89 +39,47 @@ _FILE = (
 HOLDS_FOLDERS = hasattr(os, "O_DIRECTORY")
 
 
-class OpenFolder:
-    """A folder by its descriptor: names are in this folder, even if its path leads somewhere else by now.
+class _Folder:
+    """An open folder by its descriptor: names are in it, even if its path leads somewhere else by now.
 
     Windows opens no folders, so names are used below the path there. A link that replaces a folder between a check and
     its use would be followed. Only administrators make links there, unless the developer mode is on.
     """
 
-    def __init__(self, path: Path, within: OpenFolder | None = None) -> None:
+    def __init__(self, path: Path, within: int | None = None) -> None:
         self._path = path
-        self._descriptor: int | None = None
+        self.descriptor: int | None = None
         if HOLDS_FOLDERS:
-            name, parent = (path, None) if within is None else (path.name, within._descriptor)
-            self._descriptor = os.open(name, _FOLDER, dir_fd=parent)
-            self.status = os.fstat(self._descriptor)
-        else:
-            self.status = _status_of(path)
-            if not stat.S_ISDIR(self.status.st_mode):
-                raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+            self.descriptor = os.open(path if within is None else path.name, _FOLDER, dir_fd=within)
+        self.status = _status_of(path) if self.descriptor is None else os.fstat(self.descriptor)
+        if not stat.S_ISDIR(self.status.st_mode):
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
-    def _place(self, name: str) -> str | Path:
-        """The name as the system calls expect it, together with the descriptor."""
-        return self._path / name if self._descriptor is None else name
-
-    def open(self, name: str, flags: int) -> int:
-        """Open a file as `os.open` does, and return its descriptor. A new file is readable by its owner alone."""
-        path = self._place(name)
-        if not HOLDS_FOLDERS and os.path.lexists(path) and stat.S_ISDIR(_status_of(path).st_mode):
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        return os.open(path, flags | _FILE, 0o600, dir_fd=self._descriptor)
-
-    def status_of(self, name: str) -> os.stat_result:
-        """Status of a name itself, which may be a link."""
-        return os.stat(self._place(name), dir_fd=self._descriptor, follow_symlinks=False)
+    def at(self, name: str) -> str | Path:
+        """The name as the functions of `os` expect it, together with the descriptor."""
+        return self._path / name if self.descriptor is None else name
 
     def names(self) -> list[str]:
         """Names of all entries."""
-        return os.listdir(self._path if self._descriptor is None else self._descriptor)
+        return os.listdir(self._path if self.descriptor is None else self.descriptor)
 
-    def make(self, name: str) -> None:
-        """Create a folder in it."""
-        os.mkdir(self._place(name), 0o777, dir_fd=self._descriptor)
+    def status_of(self, name: str) -> os.stat_result:
+        """Status of a name itself, which may be a link."""
+        return os.stat(self.at(name), dir_fd=self.descriptor, follow_symlinks=False)
+
+    def open(self, name: str, flags: int) -> int:
+        """Open a file as `os.open` does, and return its descriptor. A new file is readable by its owner alone."""
+        path = self.at(name)
+        if not HOLDS_FOLDERS and os.path.lexists(path) and stat.S_ISDIR(_status_of(path).st_mode):
+            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        return os.open(path, flags | _FILE, 0o600, dir_fd=self.descriptor)
 
     def unlink(self, name: str) -> None:
         """Remove a file."""
-        os.unlink(self._place(name), dir_fd=self._descriptor)
+        os.unlink(self.at(name), dir_fd=self.descriptor)
 
-    def replace(self, old: str, new: str) -> None:
-        """Rename a file, replacing an existing one."""
-        where = self._descriptor
-        os.replace(self._place(old), self._place(new), src_dir_fd=where, dst_dir_fd=where)
-
-    def move(self, name: str, to: Path) -> None:
-        """Rename an entry to a path, which must not exist."""
-        os.rename(self._place(name), to, src_dir_fd=self._descriptor)
-
-    def sync(self) -> None:
-        """Wait until the names in it are on disk. Windows keeps them in its own journal."""
-        if self._descriptor is not None:
-            os.fsync(self._descriptor)
-
-    def close(self) -> None:
-        """Close the folder, once."""
-        descriptor = self._descriptor
-        if descriptor is not None and descriptor >= 0:
-            self._descriptor = -1
-            os.close(descriptor)
-
-    def is_same(self, path: Path) -> bool:
-        """Whether a path leads to this folder, and is not a link."""
-        try:
-            return os.path.samestat(path.lstat(), self.status)
-        except FileNotFoundError:
-            return False
-
-    def has_open(self, name: str, descriptor: int) -> bool:
-        """Whether a name in it is this open file."""
-        try:
-            return os.path.samestat(self.status_of(name), os.fstat(descriptor))
-        except FileNotFoundError:
-            return False
-
-    def remove_all_but(self, names: Set[str], prefix: str = "", *, mark: str = "") -> None:
-        """Remove all but the paths `names` and their parents. The file `mark` of a folder is removed last."""
+    def remove_all_but(self, names: Set[str], prefix: str = "") -> None:
+        """Remove all but the paths `names` and their parents. The mark of a folder is removed last."""
         for name in self.names():
             path = prefix + name
             if path in names:
@@ -131,13 +88,18 @@ class OpenFolder:
                 self.unlink(name)
                 continue
             is_kept = any(other.startswith(f"{path}/") for other in names)
-            with contextlib.closing(OpenFolder(self._path / name, self)) as below:
+            with contextlib.closing(_Folder(self._path / name, self.descriptor)) as below:
                 if is_kept:
-                    below.remove_all_but(names, f"{path}/", mark=mark)
-                elif mark in below.names():
-                    below.remove_all_but({mark}, mark=mark)
+                    below.remove_all_but(names, f"{path}/")
+                elif _MARK in below.names():
+                    below.remove_all_but({_MARK})
             if not is_kept:
-                shutil.rmtree(self._place(name), dir_fd=self._descriptor)
+                shutil.rmtree(self.at(name), dir_fd=self.descriptor)
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
 
 
 def _status_of(path: str | Path) -> os.stat_result:
@@ -149,7 +111,7 @@ def _status_of(path: str | Path) -> os.stat_result:
     return status
 
 
-class WorkFolder:
+class Partial:
     """A folder that only this process uses while it is open. As a context manager, it is removed after the block.
 
     Messages call its purpose `work`. `keeps` is called after the block, unless the store has appeared, and returns
@@ -158,12 +120,15 @@ class WorkFolder:
 
     def __init__(self, path: Path, work: str = "conversion", *, keeps: Callable[[], bool] = lambda: False) -> None:
         self.path = path
-        self._work, self._keeps = work, keeps
-        self.folder: OpenFolder | None = None  #: None while it is closed
         self.warning = ""  #: what the user should be told of it after it was opened
+        self._work, self._keeps = work, keeps
+        self._folder: _Folder | None = None  # None while it is closed
         self._is_new = False  # whether nothing was in it when it was opened
         self._is_over = False  # whether its store has appeared
         self._lock: int | None = None  # the descriptor of the mark
+
+    def __enter__(self) -> Self:
+        return self.open()
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """Close the folder, which is removed first unless it is kept."""
@@ -194,9 +159,6 @@ class WorkFolder:
             self._abandon()  # and so it is not removed as ours
             raise
 
-    def __enter__(self) -> Self:
-        return self.open()
-
     def _open(self) -> None:
         with contextlib.suppress(FileExistsError):
             self.path.mkdir(0o700)
@@ -207,15 +169,12 @@ class WorkFolder:
         except OSError as error:
             advice = f"Make sure that no other {self._work} writes here."
             self.warning = f"{self.path}: this file system has no locks ({error.strerror}). {advice}"
-        if not self._is_in_place() or not self._opened.has_open(_MARK, mark):
+        if not self._is_in_place(mark):
             raise self._busy()  # it has just ended, and removed the folder opened here
         self._is_new = is_new
         if is_new:  # on disk before anything else is in it: without its mark it would be a stranger's
-            self._opened.sync()
+            sync(self.path)
             sync(self.path.parent)
-
-    def _busy(self) -> ConversionError:
-        return ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
 
     def open_beside(self, *, alone: bool = False) -> None:
         """Open the folder together with other processes, also of other machines, where locks may have no effect.
@@ -233,23 +192,19 @@ class WorkFolder:
 
     def _find(self) -> tuple[int, bool]:
         """Open the folder and its mark, if it is ours; returns the mark, and whether the folder was empty."""
+        found = "something else"
         try:
-            self.folder = OpenFolder(self.path)
+            self._folder = _Folder(self.path)
+            found, names = "a folder that was made by something else", self._folder.names()
+            if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
+                raise self._foreign(found)
+            self._lock = mark = self._folder.open(_MARK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             if error.errno in _NOT_OF_KIND:
-                raise self._foreign("something else") from error
-            raise
-        names = self.folder.names()
-        if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
-            raise self._foreign(_STRANGE)
-        try:
-            self._lock = mark = self.folder.open(_MARK, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            if error.errno in _NOT_OF_KIND:
-                raise self._foreign(_STRANGE) from error
+                raise self._foreign(found) from error
             raise
         if not stat.S_ISREG(os.fstat(mark).st_mode):
-            raise self._foreign(_STRANGE)
+            raise self._foreign(found)
         if not self._is_ours():
             raise self._foreign("a folder of another user")
         return mark, not names
@@ -267,19 +222,32 @@ class WorkFolder:
             self._opened.unlink(name)
             os.close(descriptor)
 
-    def _is_in_place(self) -> bool:
-        """Whether the open folder is still the one at `path`."""
-        return self.folder is not None and self.folder.is_same(self.path)
+    def _is_in_place(self, mark: int | None = None) -> bool:
+        """Whether the open folder is still the one at `path`, and `mark` still the mark in it."""
+        if self._folder is None:
+            return False
+        try:
+            is_marked = mark is None or os.path.samestat(self._folder.status_of(_MARK), os.fstat(mark))
+            return is_marked and os.path.samestat(self.path.lstat(), self._folder.status)
+        except FileNotFoundError:
+            return False
 
     @property
-    def _opened(self) -> OpenFolder:
-        if self.folder is None:
+    def _opened(self) -> _Folder:
+        if self._folder is None:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), str(self.path))
-        return self.folder
+        return self._folder
+
+    def _busy(self) -> ConversionError:
+        return ConversionError(f"{self.path}: another {self._work} is writing here. Wait for it to end.")
+
+    def _foreign(self, what: str) -> OptionError:
+        message = f"{self.path}: expected no such name, or the work folder of a {self._work}, found {what}."
+        return OptionError(f"{message} Move it away, or choose another name for the store.")
 
     def close(self) -> None:
         """Release the lock."""
-        folder, self.folder = self.folder, None
+        folder, self._folder = self._folder, None
         self._release()
         if folder is not None:
             folder.close()
@@ -289,10 +257,6 @@ class WorkFolder:
         if descriptor is not None:
             os.close(descriptor)
 
-    def _foreign(self, what: str) -> OptionError:
-        message = f"{self.path}: expected no such name, or the work folder of a {self._work}, found {what}."
-        return OptionError(f"{message} Move it away, or choose another name for the store.")
-
     # --- what is in it ---
 
     def open_file(self, name: str, flags: int) -> int:
@@ -301,30 +265,25 @@ class WorkFolder:
 
     def make_folder(self, name: str) -> None:
         """Make a folder in this one, unless it is there."""
+        folder = self._opened
         with contextlib.suppress(FileExistsError):
-            self._opened.make(name)
-        if not stat.S_ISDIR(self._opened.status_of(name).st_mode):
+            os.mkdir(folder.at(name), 0o777, dir_fd=folder.descriptor)
+        if not stat.S_ISDIR(folder.status_of(name).st_mode):
             raise self._foreign(f"something else as its folder {name}")
 
     def write(self, name: str, value: Mapping[str, Any]) -> None:
         """Write JSON behind its checksum, so that after any crash there is the old file, the new one, or none."""
-        data = dump_json(value)
+        data, folder = dump_json(value), self._opened
         new = f"{name}.{os.urandom(8).hex()}.new"  # others may write the same
-        descriptor = self._opened.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        with open(descriptor, "wb") as file:
+        with open(folder.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
             file.write(f"{hashlib.sha256(data).hexdigest()}\n".encode() + data)
             file.flush()
-            os.fsync(descriptor)
-        self._opened.replace(new, name)
+            os.fsync(file.fileno())
+        os.replace(folder.at(new), folder.at(name), src_dir_fd=folder.descriptor, dst_dir_fd=folder.descriptor)
         sync((self.path / name).parent)
 
     def read(self, name: str) -> dict[str, Any] | None:
         """Read the output of `write`; None for anything else."""
-        signed = self.read_signed(name)
-        return None if signed is None else signed[0]
-
-    def read_signed(self, name: str) -> tuple[dict[str, Any], str] | None:
-        """Read the output of `write`, and the SHA-256 of the JSON."""
         try:
             descriptor = self._opened.open(name, os.O_RDONLY)
         except OSError as error:
@@ -336,11 +295,9 @@ class WorkFolder:
             return None
         with open(descriptor, "rb") as file:
             checksum, _, data = file.read().partition(b"\n")
-        if checksum != hashlib.sha256(data).hexdigest().encode():
-            return None
         with contextlib.suppress(ValueError, RecursionError):
-            value = json.loads(data)
-            return (value, checksum.decode()) if isinstance(value, dict) else None
+            value = json.loads(data) if checksum == hashlib.sha256(data).hexdigest().encode() else None
+            return value if isinstance(value, dict) else None
         return None
 
     def remove_file(self, name: str) -> None:
@@ -354,7 +311,7 @@ class WorkFolder:
 
         A work folder in this one stays ours until it is empty, even if this is interrupted.
         """
-        self._opened.remove_all_but({_MARK, *names}, mark=_MARK)
+        self._opened.remove_all_but({_MARK, *names})
 
     def new_store(self) -> Path:
         """Create an empty folder ``store``, and remove everything else."""
@@ -362,12 +319,14 @@ class WorkFolder:
         self.make_folder("store")
         return self.path / "store"
 
+    # --- the end ---
+
     def put_store(self, out: Path) -> str:
         """Let the folder ``store`` appear as `out` in one step, and remove the rest; returns as `end`."""
         if os.path.lexists(out):
             advice = "Remove it and run the same command again."
             raise already_exists(out, found="something that has appeared meanwhile", advice=advice)
-        self._opened.move("store", out)
+        os.rename(self._opened.at("store"), out, src_dir_fd=self._opened.descriptor)
         self._is_over = True
         try:
             sync(out.parent)
@@ -391,7 +350,7 @@ class WorkFolder:
         if not os.path.lexists(self.path):
             return
         with contextlib.suppress(OSError, OptionError, ConversionError), contextlib.closing(self):
-            WorkFolder.open(self)
+            self.open()
             if "store" not in self._opened.names():
                 self.remove()
 
@@ -412,7 +371,7 @@ class WorkFolder:
             self.path.rmdir()
 
 
-def check_new(out: Path, work: WorkFolder | None = None) -> None:
+def check_new(out: Path, work: Partial | None = None) -> None:
     """Refuse the path of a new store or file early, before a long computation.
 
     With `work`, the leftover of an earlier run whose store has appeared is removed. Raises `StoreExistsError` if the
@@ -441,7 +400,7 @@ def already_exists(
 
 
 #: Those that forked children close.
-_folders: weakref.WeakSet[WorkFolder] = weakref.WeakSet()
+_folders: weakref.WeakSet[Partial] = weakref.WeakSet()
 
 
 def _close_all() -> None:

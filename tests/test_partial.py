@@ -13,7 +13,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from tensorstore_ds.conversion.work_folder import WorkFolder
+from tensorstore_ds.conversion.partial import Partial
 
 STORE = VALID / "classification.tsds"
 
@@ -53,9 +53,9 @@ def test_one_refusal_of_a_path_that_is_there(make: Callable[[Path, Path], object
     assert sorted(path.name for path in root.iterdir()) == before
 
 
-def work(root: Path, *, keeps: bool = False, error: type[BaseException] | None = None) -> WorkFolder:
+def work(root: Path, *, keeps: bool = False, error: type[BaseException] | None = None) -> Partial:
     """A folder that was open for a block, with a file in it."""
-    folder = WorkFolder(root / "out.partial", keeps=lambda: keeps)
+    folder = Partial(root / "out.partial", keeps=lambda: keeps)
     try:
         with folder:
             (folder.new_store() / "file").touch()
@@ -69,7 +69,7 @@ def work(root: Path, *, keeps: bool = False, error: type[BaseException] | None =
 
 @pytest.mark.parametrize("error", [None, ValueError, KeyboardInterrupt])
 def test_a_folder_is_removed_after_its_block_unless_it_is_kept(error: Any, tmp_path: Path) -> None:
-    assert work(tmp_path, error=error).folder is None
+    assert work(tmp_path, error=error)._folder is None
     assert list(tmp_path.iterdir()) == []
     work(tmp_path, keeps=True, error=error)
     assert sorted(path.name for path in (tmp_path / "out.partial").iterdir()) == ["store", "tsds.lock"]
@@ -82,18 +82,18 @@ def test_a_folder_that_cannot_be_removed_hides_no_error(tmp_path: Path, monkeypa
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(WorkFolder, "remove", refused)
+        patch.setattr(Partial, "remove", refused)
         work(tmp_path, error=KeyboardInterrupt)
         with pytest.raises(PermissionError):
             work(tmp_path)
-        with WorkFolder(tmp_path / "out.partial") as folder:
+        with Partial(tmp_path / "out.partial") as folder:
             folder.new_store()
             assert folder.put_store(tmp_path / "out") == (
                 f"{folder.path}: this work folder could not be removed (Permission denied). Remove it."
             )
     assert (tmp_path / "out").is_dir()
     with (
-        WorkFolder(tmp_path / "out.partial") as folder,
+        Partial(tmp_path / "out.partial") as folder,
         pytest.raises(tsds.errors.StoreExistsError, match="appeared meanwhile"),
     ):
         folder.new_store()
@@ -106,7 +106,7 @@ def test_a_removal_that_ends_anywhere_leaves_no_folder_of_a_stranger(
 ) -> None:
     outer, inner = tmp_path / "s.tsds.append", tmp_path / "s.tsds.append" / "known.partial"
     for end in itertools.count():
-        with WorkFolder(outer, keeps=lambda: True), WorkFolder(inner, keeps=lambda: True) as work:
+        with Partial(outer, keeps=lambda: True), Partial(inner, keeps=lambda: True) as work:
             for name in ("a", "zz"):
                 work.make_folder(name)
                 (inner / name / "data").write_bytes(b"0")
@@ -115,7 +115,7 @@ def test_a_removal_that_ends_anywhere_leaves_no_folder_of_a_stranger(
             steps = itertools.count()
             for name in ("unlink", "rmdir"):
                 patched.setattr(os, name, ended(getattr(os, name), steps, end))
-            work = WorkFolder(outer).open()
+            work = Partial(outer).open()
             try:
                 work.remove()
             except InterruptedError:
