@@ -31,7 +31,7 @@ CHANGES: dict[str, Callable[[Any, Path], Any]] = {
     "drop": lambda store, _: tsds.editing.drop_fields(store, ["label"]),
 }
 READING = {"append": "append", "update": "update", "add": "add"}  # readers go on; the others remove what they read
-WHAT = {"erase": "erase the samples", "add": "add the fields", "drop": "drop the fields"}
+WHAT = {name: f"{name} the {'fields' if name in ('add', 'drop') else 'samples'}" for name in CHANGES}
 
 
 @pytest.fixture
@@ -140,14 +140,13 @@ def test_a_damaged_shard_gets_no_new_checksums(store: Path, source: Path, name: 
 @pytest.mark.parametrize("name", CHANGES)
 def test_places_that_cannot_be_changed(store: Path, source: Path, tmp_path: Path, name: str) -> None:
     tsds.pack(store, tmp_path / "p.tsds.zip")
-    advice = f", {WHAT[name]}, and pack it again." if name in WHAT else "."
+    url = f"expected a store on this disk, found a URL. Pull it, {WHAT[name]}, and push it with `update=True`."
+    packed = f"found a packed one. Unpack it with tsds unpack, {WHAT[name]}, and pack it again."
     cases: list[tuple[Any, type[TsdsError], str]] = [
-        (tmp_path / "p.tsds.zip", OptionError, f"found a packed one. Unpack it with tsds unpack{advice}"),
+        (tmp_path / "p.tsds.zip", OptionError, packed),
         (tmp_path / "none.tsds", FormatError, "there is no such store"),
+        ("https://example.org/s.tsds", OptionError, url),
     ]
-    if name in WHAT:
-        url = f"expected a store on this disk, found a URL. Pull it, {WHAT[name]}, and push it with `update=True`."
-        cases.append(("https://example.org/s.tsds", OptionError, url))
     for place, kind, message in cases:
         with pytest.raises(kind) as caught:
             CHANGES[name](place, source)

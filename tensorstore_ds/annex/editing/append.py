@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.compare import NAMED, SampleCount, differing_fields
 from tensorstore_ds.annex.editing.edit import joined_stores
-from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, locked, remove_leftovers
+from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, changing, remove_leftovers
 from tensorstore_ds.annex.editing.keys import StoreKeys
 from tensorstore_ds.annex.editing.mentions import problems_of
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
-from tensorstore_ds.conversion.build import one_line_for_failures
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
@@ -38,7 +37,6 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
-from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, named
@@ -151,8 +149,8 @@ def append(
     """
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
-    growing = _Growing(tidied(store), tidied(source), progress or in_notebook(), keywords, restore_erased, dry_run)
-    return growing.run(adds=True, updates=update, compares=compare)
+    asked = progress or in_notebook(), keywords, restore_erased, dry_run
+    return _Growing(store, tidied(source), *asked, adds=True, updates=update, compares=compare).run()
 
 
 @takes_options(ConvertOptions, default=...)
@@ -196,37 +194,35 @@ def update(
     Raises:
         OptionError, SourceError, FormatError, ConversionError: as in `append`.
     """
-    growing = _Growing(tidied(store), tidied(source), progress or in_notebook(), keywords, restore_erased, dry_run)
-    return growing.run(adds=False, updates=True, compares=True)
+    asked = progress or in_notebook(), keywords, restore_erased, dry_run
+    return _Growing(store, tidied(source), *asked, adds=False, updates=True, compares=True).run()
 
 
 @dataclass
 class _Growing:
     """One call of `append` or `update`."""
 
-    path: Path
+    store: str | os.PathLike[str]
     source: Path
     notify: OnProgress
     options: Mapping[str, Any]
     restores: bool
     dry_run: bool
+    adds: bool  #: new samples; known ones are updated if `updates`, and compared if `compares`
+    updates: bool
+    compares: bool
     _unreadable: list[Problem] = field(default_factory=list)
     _notes: dict[str, None] = field(default_factory=dict)
     _goes_on: bool = True  # from what is all converted, if the call is interrupted or the machine refuses something
+    _began: float = field(default_factory=time.monotonic)
 
-    def run(self, *, adds: bool, updates: bool, compares: bool) -> GrowthSummary:
-        """Do the work of `append` and `update`: add new samples, update and compare known ones."""
-        self.adds, self.updates, self.compares = adds, updates, compares
-        path, source, began = self.path, self.source, time.monotonic()
-        _check_order(path, source)
-        return replace(self._run(path, source), seconds=time.monotonic() - began)
-
-    def _run(self, path: Path, source: Path) -> GrowthSummary:
-        with locked(path), one_line_for_failures(path, goes_on=False), decompressing():
-            opened = open_store(path)
-            opened._check_rewritable()
-            if opened.manifest.chunk_size != CHUNK_SIZE:
-                raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found others. Repack the store.")
+    def run(self) -> GrowthSummary:
+        """Do the work of `append` and `update`."""
+        source = self.source
+        _check_order(tidied(self.store), source)
+        command = "append" if self.adds else "update"
+        with changing(self.store, f"{command} the samples") as opened, decompressing():
+            path = opened.path
             if not self.dry_run:
                 opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.options)
@@ -399,7 +395,7 @@ class _Growing:
             store.path,
             rows,
             store.nbytes,
-            0,
+            time.monotonic() - self._began,
             dict(skipped),
             tuple(dict.fromkeys(left_out)),
             sum(each.resumed for each in converted.values()),
