@@ -501,9 +501,7 @@ def test_whole_shards_stay_and_other_rows_fill_new_ones(
     sharded: list[tsds.Store], chosen: list[tuple[int, list[int]]], most: int
 ) -> None:
     pieces = [Piece(sharded[number], "train", np.array(rows, np.int64)) for number, rows in chosen]
-    found = [
-        [(p.store.path.name, n) for p in shard.pieces for n in p.rows.tolist()] for shard in shards_of(pieces, most)
-    ]
+    found = [[(p.store.path.name, n) for p in each.pieces for n in p.rows.tolist()] for each in shards_of(pieces, most)]
     assert found == grouped(pieces, most)
 
 
