@@ -31,6 +31,7 @@ typedef struct {
 typedef struct {
     uint8_t *bytes;
     size_t capacity;
+    void *block; /* that `bytes` is in */
 } memory;
 
 typedef struct {
@@ -47,14 +48,26 @@ struct context {
     huffman_table dc[4], ac[4];
 };
 
-/* At least so many bytes, at a multiple of 64; what was in it is lost. */
+static inline void give_back(memory *m) {
+    free(m->block);
+    *m = (memory){0};
+}
+
+/* At least so many bytes, at a multiple of 64; what was in it is lost. Windows has no aligned_alloc. */
 static inline int reserve(memory *m, size_t nbytes) {
     if (m->capacity >= nbytes) return 1;
-    free(m->bytes);
-    m->capacity = 0;
-    size_t room = (nbytes + nbytes / 4 + 4095) & ~(size_t)4095;
-    m->bytes = aligned_alloc(4096, room);
-    if (m->bytes) m->capacity = room;
-    return m->bytes != NULL;
+    give_back(m);
+    size_t room = nbytes + nbytes / 4 + 4096;
+    if (!(m->block = malloc(room + 63))) return 0;
+    m->bytes = (uint8_t *)(((uintptr_t)m->block + 63) & ~(uintptr_t)63), m->capacity = room;
+    return 1;
+}
+
+/* Gives back pieces of memory of more than `most` bytes. */
+static inline void trim(context *c, size_t most) {
+    memory *all[] = {&c->header, &c->scans[0], &c->scans[1], &c->pieces,        &c->planes,     &c->lines,
+                     &c->rows,   &c->turned,   &c->entries,  &c->across.memory, &c->down.memory};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i]->capacity > most) give_back(all[i]);
 }
 #endif

@@ -151,7 +151,7 @@ static size_t line_scratch(int width) { return 4 * (((size_t)width + 2 * BESIDE 
 
 /* Line `y` of the part as RGBX, `count` pixels from where it begins. */
 static void make_line(const part *p, int y, int count, uint8_t *scratch, uint8_t *out) {
-    const uint8_t *lines[3];
+    const uint8_t *lines[3] = {0};
     size_t width = ((size_t)count + 2 * BESIDE + 31) & ~(size_t)31;
     for (int i = 0; i < p->components; i++) {
         const plane *c = &p->planes[i];
@@ -274,9 +274,10 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
         return CROP_MEMORY;
     uint8_t *line = ctx->lines.bytes + scratch, *result = line + line_nbytes;
     size_t turned_nbytes = 4 * (size_t)seen_width;
+    size_t behind = 4 * (size_t)ctx->across.taps; /* bytes that a filter may have weights of 0 for: numbers all the same */
     if (h.orientation > 1) {
-        if (!reserve(&ctx->turned, turned_nbytes * (size_t)seen_height + 4 * (size_t)ctx->across.taps + AROUND))
-            return CROP_MEMORY;
+        if (!reserve(&ctx->turned, turned_nbytes * (size_t)seen_height + behind + AROUND)) return CROP_MEMORY;
+        memset(ctx->turned.bytes + turned_nbytes * (size_t)seen_height, 0, behind);
         for (int y = lines.low; y < lines.high; y++) {
             make_line(&p, y, places.high - part_left, ctx->lines.bytes, line);
             for (int x = places.low; x < places.high; x++) {
@@ -297,6 +298,7 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
         if (h.orientation > 1) from = ctx->turned.bytes + turned_nbytes * (size_t)(y - rows.low);
         else {
             make_line(&p, y, columns.high - part_left, ctx->lines.bytes, line);
+            memset(line + 4 * (size_t)(columns.high - part_left), 0, behind);
             from = line + 4 * (size_t)(columns.low - part_left);
         }
         resize_line(&ctx->across, from, ctx->rows.bytes + row_nbytes * (size_t)(y % ring));

@@ -228,14 +228,6 @@ typedef struct {
 
 context *context_new(void) { return calloc(1, sizeof(context)); }
 
-/* Gives back pieces of memory of more than `most` bytes. */
-static void trim(context *c, size_t most) {
-    memory *all[] = {&c->header, &c->scans[0], &c->scans[1], &c->pieces,        &c->planes,     &c->lines,
-                     &c->rows,   &c->turned,   &c->entries,  &c->across.memory, &c->down.memory};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->capacity > most) free(all[i]->bytes), *all[i] = (memory){0};
-}
-
 void context_free(context *c) {
     if (!c) return;
     trim(c, 0);

@@ -107,12 +107,26 @@ def test_arm64_has_the_bits_of_x86(tmp_path: Path, compiler: str) -> None:
     assert found == wanted
 
 
+def need_sanitizer(folder: Path, compiler: str, name: str) -> None:
+    (folder / "empty.c").write_text("int main(void) { return 0; }")
+    command = [compiler, f"-fsanitize={name}", folder / "empty.c", "-o", folder / "empty"]
+    is_there = shutil.which(compiler) is not None and not subprocess.run(command, capture_output=True).returncode
+    if not is_there or subprocess.run([folder / "empty"]).returncode:
+        pytest.skip(f"the sanitizer of {compiler} for {name} is not here")
+
+
 def test_threads_share_no_memory(tmp_path: Path) -> None:
     """Four threads at once, under ThreadSanitizer."""
-    (tmp_path / "empty.c").write_text("int main(void) { return 0; }")
-    command = ["cc", "-fsanitize=thread", tmp_path / "empty.c", "-o", tmp_path / "empty"]
-    if subprocess.run(command, capture_output=True).returncode or subprocess.run([tmp_path / "empty"]).returncode:
-        pytest.skip("ThreadSanitizer is not here")
+    need_sanitizer(tmp_path, "cc", "thread")
     cases, flags = write_cases(tmp_path / "cases", step=20), ("-O1", "-g", "-fsanitize=thread")
     own = VARIANTS["x86_64"][native.core.variant()]
     assert replay("cc", cases, tmp_path / "four", *flags, *own, threads=4) == replay("cc", cases, tmp_path / "one")
+
+
+@pytest.mark.parametrize("variant", VARIANTS["x86_64"])
+def test_results_are_made_of_bytes_that_were_written(tmp_path: Path, variant: str) -> None:
+    """Under MemorySanitizer, even where a filter's weights are 0."""
+    need_sanitizer(tmp_path, "clang", "memory")
+    cases, flags = write_cases(tmp_path / "cases", step=20), ("-O1", "-g", "-fsanitize=memory", "-DCHECKS_WRITTEN")
+    own = VARIANTS["x86_64"][variant]
+    assert replay("clang", cases, tmp_path / "checked", *flags, *own) == replay("cc", cases, tmp_path / "plain")

@@ -9,6 +9,13 @@
 
 #include "context.h"
 
+#if defined(CHECKS_WRITTEN) /* with MemorySanitizer */
+#include <sanitizer/msan_interface.h>
+#define WRITTEN(bytes, nbytes) __msan_check_mem_is_initialized(bytes, nbytes)
+#else
+#define WRITTEN(bytes, nbytes)
+#endif
+
 enum { ROWS = 90, SHARDS = 3, COUNT = 40, LARGEST = 70001 };
 
 static uint8_t *cases, *pixels; /* what all threads read */
@@ -20,6 +27,7 @@ static uint32_t next(uint32_t *state) { return (*state = *state * 1664525u + 101
 static void print_digest(FILE *to, const char *what, long code, const void *bytes, size_t nbytes) {
     uint64_t digest = 0xcbf29ce484222325u; /* FNV-1a */
     for (size_t i = 0; i < nbytes; i++) digest = (digest ^ ((const uint8_t *)bytes)[i]) * 0x100000001b3u;
+    WRITTEN(bytes, nbytes);
     fprintf(to, "%s: %ld, %016" PRIx64 "\n", what, code, digest);
 }
 
@@ -44,10 +52,7 @@ static void run_crops(FILE *to) {
         print_digest(to, "sums", (long)sums.channels, &sums, sizeof sums);
         free(out);
     }
-    memory *all[] = {&own->header, &own->scans[0], &own->scans[1], &own->pieces,        &own->planes,     &own->lines,
-                     &own->rows,   &own->turned,   &own->entries,  &own->across.memory, &own->down.memory};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) free(all[i]->bytes);
-    free(own);
+    trim(own, 0), free(own);
 }
 
 /* A table that all threads share; each of them adds the shards, as the first one to need them would. */
