@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
-from tensorstore_ds.conversion import encode
-from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
+from tensorstore_ds.conversion.encodings import Jpeg
+from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.root import dump_root
+from tensorstore_ds.format.schema import EncodedSample
 
 
 def no_room(*_: object, **__: object) -> None:
@@ -88,15 +89,17 @@ def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **
 
 def smart_store(path: Path, samples: Any, **options: Any) -> Path:
     """A store of the encoding ``smart``, which only earlier versions wrote: every second image is a PGM or PPM file."""
-    encoded, number = encode._encode, count()
+    real, number = Jpeg.encode_whole, count()
 
-    def either(key: str, pixels: NDArray[Any], image: ImageOptions) -> Any:
-        height, width, channels = pixels.shape
-        head = f"P{5 if channels == 1 else 6}\n{width} {height}\n255\n".encode()
-        return head + pixels.tobytes() if next(number) % 2 else encoded(key, pixels, image)
+    def either(self: Jpeg, row: EncodedSample, pixels: NDArray[Any]) -> None:
+        real(self, row, pixels)
+        if next(number) % 2:
+            height, width, channels = pixels.shape
+            row.image = f"P{5 if channels == 1 else 6}\n{width} {height}\n255\n".encode() + pixels.tobytes()
+            row.restarts = None
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encode, "_encode", either)
+        patch.setattr(Jpeg, "encode_whole", either)
         tsds.convert(samples, path, ConvertOptions(**{"workers": 0, "encoding": "jpeg", **options}))
     manifest = tsds.open(path).manifest
     field = replace(manifest.fields["image"], encoding="smart")

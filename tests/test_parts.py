@@ -142,7 +142,7 @@ def test_memory_is_asked_for_before_a_large_file_is_decoded(by_parts: pytest.Mon
         sample = Sample("k", FILES["color.png"])
         encoded = encode_sample(sample, ImageOptions(encoding=encoding), asked.append, by_parts=True)
         assert asked == []
-        _ = encoded.sums() if encoding == "source" else list(encoded.image.bands(asked.append))
+        _ = encoded.sums() if encoding == "source" else list(encoded.image.bands([]))
         assert len(asked) == 1 and asked[0] >= SIZE[0] * SIZE[1] * 3
 
 

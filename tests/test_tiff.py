@@ -333,7 +333,7 @@ def test_limits_and_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("tensorstore_ds.annex.openers.tiff.memory_limit", lambda: 500_000)
     with pytest.raises(ConversionError, match=r'x\.tif: 579,159 bytes of memory .* Use `encoding="raw"`'):
         tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, size=(20, 30))
-    monkeypatch.setattr("tensorstore_ds.conversion.encode.MOST_SIDE", 300)
+    monkeypatch.setattr("tensorstore_ds.imaging.jpeg.MOST_SIDE", 300)
     with pytest.raises(SourceError, match="JPEG has at most 300 pixels in a row and rows, this image has 317x203"):
         tsds.convert(tmp_path / "s", tmp_path / "o.tsds", workers=0, encoding="jpeg")
 

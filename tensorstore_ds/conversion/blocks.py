@@ -8,28 +8,26 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import check_pixels, encode_sample
-from tensorstore_ds.conversion.large import Values, spool, write_pixels
+from tensorstore_ds.conversion.encode import check_pixels, encode_sample, read_sample
 from tensorstore_ds.conversion.options import ImageOptions, OnError
+from tensorstore_ds.conversion.pixels import Pixels, Spool, Values
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import (
-    EncodedImageField,
+    ImageField,
     KeyField,
     MaskField,
     ObjectsField,
-    RaggedImageField,
-    RawImageField,
     SizeField,
 )
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
-from tensorstore_ds.format.schema import ArraySpec, EncodedSample
+from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.imaging.objects import BOX_CROPPED, doubtful_boxes
@@ -77,20 +75,32 @@ class RowFormat:
         is_ragged: bool = False,
     ) -> RowFormat:
         """The format of a source's fields and its first sample; `is_ragged` means pixels of differing sizes."""
-        dtype, encoding = first.dtype.name, "raw" if image.encoding == "auto" else image.encoding
-        names = image.channel_names
-        if names is not None and len(names) != first.shape[2]:
-            message = f"expected {len(names)} channels for the names {', '.join(names)}, found {first.shape[2]}."
-            raise SourceError(Problem(first.key, "array-shape", message), "Name each channel, or leave out `channels`.")
-        if is_ragged:
-            own: Field = replace(RaggedImageField.of(dtype, image.max_pixels), channels=names)
-        elif encoding == "raw":
-            own = RawImageField(ArraySpec(dtype, first.shape), channels=names)
-        else:
-            own = EncodedImageField.of(encoding, image.max_pixels)
+        own: Field = image.kept_as.field(first, image.max_pixels, is_ragged=is_ragged)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
-        return cls(fields, image, on_error, first.shape[2], dtype)
+        return cls(fields, image, on_error, first.shape[2], first.dtype.name)
+
+    @property
+    def own(self) -> ImageField:
+        """The field of the images."""
+        return cast(ImageField, self.fields["image"])
+
+    def check(self, row: EncodedSample) -> None:
+        """Raise `ShapesDiffer` for an image whose shape differs from that of the first."""
+        own, (shared, unit) = self.own, self.image.kept_as.shared
+        if row.shape == own.one_shape and row.dtype == own.dtype:
+            return
+        if own.encoding == "raw" and own.one_shape is None:
+            check_pixels(row.key, row.shape, self.image)
+
+        def told(shape: tuple[int, ...], dtype: Any) -> str:
+            shown = f"{shape[-1]} x" if own.one_shape is None else "x".join(map(str, shape))
+            return shared.format(shape=shown, channels=shape[-1], dtype=dtype)
+
+        expected = told(own.one_shape or (self.channels,), own.dtype or self.dtype or row.dtype)
+        if (found := told(row.shape, row.dtype)) != expected:
+            message = f"expected an image of {expected}{unit} like the first one, found {found}."
+            raise ShapesDiffer(Problem(row.key, "shapes-differ", message))
 
     @cached_property
     def fixed_nbytes(self) -> int:
@@ -189,75 +199,61 @@ class BlockRows:
 
     def add(self, sample: Sample, on_decode: OnDecode | None = None) -> None:
         """Encode a sample. If it is bad, this raises `SourceError` and the block is unchanged."""
-        image = self.format.image
-        encoded = encode_sample(sample, image, on_decode, self._masks, by_parts=self._place is not None)
-        channels = encoded.shape[2]
-        if image.encoding == "jpeg" and image.color == "auto" and (channels, self.format.channels) == (1, 3):
-            as_others = replace(image, color="rgb")
-            encoded = encode_sample(sample, as_others, on_decode, self._masks, by_parts=self._place is not None)
-        check_objects(encoded, self.format.on_error)
-        self._check_shape(encoded)
-        sums, is_file = self._sums(encoded, on_decode), self.format.fields["image"].encoding != "raw"
-        self._take(sample, encoded, replace(sums, images_of={str(channels): 1}) if is_file else sums)
+        format, by_parts = self.format, self._place is not None
+        row = encode_sample(sample, format.image, on_decode, self._masks, by_parts=by_parts, channels=format.channels)
+        check_objects(row, format.on_error)
+        format.check(row)
+        sums = ImageSums()
+        if isinstance(row.image, Pixels):
+            sums = self._write(row, row.image)
+        elif format.own.one_shape is None:
+            sums = cast(ImageSums, row.sums())
+            self.nbytes += memoryview(row.image).nbytes
+        self._take(sample, row, sums, is_file=format.own.encoding != "raw")
 
     def add_header(self, sample: Sample) -> tuple[EncodedSample, Picture]:
         """Take what the header and the annotations of a sample tell, for `statistics`; raises as `add`."""
-        encoded = encode_sample(sample, self.format.image, only_header=True)
-        check_objects(encoded, self.format.on_error)
-        picture, encoded.image, encoded.sums = encoded.image, None, None  # which hold the bytes of a file, or pixels
-        self._take(sample, encoded, ImageSums(images_of={str(encoded.shape[2]): 1}))
-        return encoded, picture
+        row, picture = read_sample(sample, self.format.image)
+        check_objects(row, self.format.on_error)
+        self._take(sample, row, ImageSums(), is_file=True)
+        return row, picture
 
-    def _take(self, sample: Sample, encoded: EncodedSample, sums: ImageSums) -> None:
-        self._statistics.add({"image": replace(sums, file_nbytes=encoded.file_nbytes)})
-        if doubtful := doubtful_boxes(sample.key, sample.objects, encoded.size, relative=sample.relative):
+    def _take(self, sample: Sample, row: EncodedSample, sums: ImageSums, *, is_file: bool) -> None:
+        row.sums = None  # which hold the pixels of a file: a block of files can have very many
+        images_of = {str(row.channels): 1} if is_file else {}
+        self._statistics.add({"image": replace(sums, file_nbytes=row.file_nbytes, images_of=images_of)})
+        if doubtful := doubtful_boxes(sample.key, sample.objects, row.size, relative=sample.relative):
             self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
-        if faults(encoded.problems) and not len(encoded.objects["boxes"]):
+        if faults(row.problems) and not len(row.objects["boxes"]):
             self._statistics.add({name: ObjectSums(emptied=1) for name in of_kind(self.format.fields, ObjectsField)})
-        self.skipped += encoded.problems
-        self.left_out.update(dict.fromkeys(sample.left_out))
+        self.skipped += row.problems
+        self.left_out.update(dict.fromkeys(row.left_out))
         self.object_nbytes += sum(
             sum(each.nbytes for each in values) if isinstance(values, list) else values.nbytes
-            for values in encoded.objects.values()
+            for values in row.objects.values()
         )
-        self._rows.append(encoded)
+        self._rows.append(row)
 
-    def _sums(self, encoded: EncodedSample, on_decode: OnDecode | None) -> ImageSums:
-        """The statistics of an image, unless they are made of the whole block. Large images are written."""
-        picture, field, sums = encoded.image, self.format.fields["image"], ImageSums()
-        if isinstance(picture, Picture):
-            (folder, first_row), row = cast("tuple[Path, int]", self._place), len(self._rows)
-            if field.one_shape is not None:
-                place = raw_path(folder, "image"), (first_row + row) * field.arrays[""].row_nbytes
-                sums, encoded.image = write_pixels(encoded, *place, on_decode), None
-            else:
-                sums = spool(encoded, folder / "image" / f"large-{first_row + row}", self.format.image, on_decode)
-            self.left_out.update(dict.fromkeys(picture.left_out) if self.format.image.color == "auto" else {})
-            picture.close()
-        elif encoded.sums is not None and field.one_shape is None:
-            sums = encoded.sums()
-            self.nbytes += memoryview(encoded.image).nbytes
-        encoded.sums = None  # with the pixels of a file: a block of files can have very many
-        return sums
-
-    def _check_shape(self, encoded: EncodedSample) -> None:
-        field, shape, dtype = self.format.fields["image"], encoded.shape, encoded.dtype
-        if self.format.image.encoding == "jpeg" and shape[2] != self.format.channels:
-            expected, actual = f"{self.format.channels} channels", f"{shape[2]}"
-        elif field.encoding == "raw" and field.one_shape is None:
-            check_pixels(encoded.key, shape, self.format.image)
-            if dtype == field.dtype and shape[2] == self.format.channels:
-                return
-            expected, actual = f"{self.format.channels} x {field.dtype}", f"{shape[2]} x {dtype}"
-        elif field.one_shape is not None and (field.one_shape != shape or dtype != field.dtype):
-            expected = f"{'x'.join(map(str, field.one_shape))} {field.dtype}"
-            actual = f"{'x'.join(map(str, shape))} {dtype}"
-        elif self.format.image.encoding == "source" and self.format.dtype is not None and dtype != self.format.dtype:
-            expected, actual = f"{self.format.dtype} pixels", str(dtype)
+    def _write(self, row: EncodedSample, pixels: Pixels) -> ImageSums:
+        """Write a large image at once: in its place, or in a separate file until its shard is completed."""
+        (folder, first_row), sums = cast("tuple[Path, int]", self._place), list[ImageSums]()
+        encoding, number = self.format.image.kept_as, first_row + len(self._rows)
+        if self.format.own.one_shape is not None:
+            offset = number * self.format.own.arrays[""].row_nbytes
+            encoding.write(row, pixels.bands(sums), raw_path(folder, "image"), offset)
+            row.image = None
         else:
-            return
-        message = f"expected an image of {expected} like the first one, found {actual}."
-        raise ShapesDiffer(Problem(encoded.key, "shapes-differ", message))
+            path = folder / "image" / f"large-{number}"
+            try:
+                path.touch()
+                encoding.write(row, pixels.bands(sums), path, 0)
+            except BaseException:
+                path.unlink(missing_ok=True)
+                raise
+            row.image = Spool(path)
+        row.left_out += pixels.picture.left_out
+        pixels.picture.close()
+        return sum(sums, ImageSums())
 
     def statistics(self) -> Statistics:
         """Return the statistics of all rows that `add_header` added, except pixels and masks, and forget the rows."""

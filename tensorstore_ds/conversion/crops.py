@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import check_size, with_path
+from tensorstore_ds.conversion.encode import check_size
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.pixels import PathInErrors
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, named
@@ -142,10 +143,8 @@ class CropSource(PartSource):
         crop = np.zeros((bottom - top, right - left, picture.shape[2]), picture.dtype)
         first, last = (max(top, 0), max(left, 0)), (min(bottom, size[0]), min(right, size[1]))
         if first[0] < last[0] and first[1] < last[1]:  # a small crop at the edge may lie outside
-            try:
+            with PathInErrors(sample.key, sample.image):
                 inside = picture.read(*first, *last)
-            except SourceError as error:
-                raise with_path(error, sample.key, sample.image) from error
             crop[first[0] - top : last[0] - top, first[1] - left : last[1] - left] = inside
         corner = np.array([left, top], np.float64)
         values: dict[str, Any] = {"boxes": box[None] - np.tile(corner, 2)}
@@ -191,10 +190,8 @@ class CropSource(PartSource):
         if self._last is None or self._last[0] != sample.key:
             self._last = None  # before the next one takes memory
             how: Any = {"color": self._options.color, "max_pixels": self._options.max_pixels, "key": sample.key}
-            try:
+            with PathInErrors(sample.key, sample.image):
                 picture = open_picture(sample.image, **how)
-            except SourceError as error:
-                raise with_path(error, sample.key, sample.image) from error
             check_size(sample, picture)
             self._last = sample.key, picture
         return self._last[1]

@@ -14,8 +14,7 @@ from numcodecs.zstd import Zstd
 
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT, SKIP, or_skipped
 from tensorstore_ds.conversion.convert import check_all_apart
-from tensorstore_ds.conversion.encode import encode_sample
-from tensorstore_ds.conversion.large import about
+from tensorstore_ds.conversion.encode import about, encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Any, Literal
 
+from tensorstore_ds.conversion.encodings import Check, Encoding, Jpeg, Raw, SourceFiles, Subsampling
 from tensorstore_ds.conversion.licenses import license_expression
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
@@ -18,9 +20,7 @@ from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.tiling import MOST_SIDE
 
 OnError = Literal["fail", "skip", "skip-image"]
-Subsampling = Literal["4:2:0", "4:4:4"]
-Check = Literal["full", "headers"]
-Encoding = Literal["auto", "raw", "jpeg", "source"]
+EncodingName = Literal["auto", "raw", "jpeg", "source"]
 Objects = Literal["whole", "crops"]
 OrientedBoxes = Literal["source", "polygons"]
 
@@ -42,7 +42,7 @@ class ImageOptions:
         default="pad",
         group="Essential",
     )
-    encoding: Encoding = option(
+    encoding: EncodingName = option(
         "How to store images: ``raw`` stores pixels, for training. ``jpeg`` encodes them again, which needs less "
         "space. ``source`` keeps the bytes of the source files, except that AVIF and HEIC become JPEG. ``auto`` is "
         "``raw`` if all images have one size or `size` is given, ``jpeg`` with `max_side`, and else ``source``. "
@@ -144,6 +144,14 @@ class ImageOptions:
     def channel_names(self) -> tuple[str, ...] | None:
         """Names of the channels, from `channels`. None if `channels` is not given."""
         return None if self.channels is None else tuple(name.strip() for name in self.channels.split(","))
+
+    @cached_property
+    def kept_as(self) -> Encoding:
+        """How images are kept. ``auto`` is pixels, unless a plan has chosen another encoding."""
+        if self.encoding in ("auto", "raw"):
+            return Raw(self.channel_names)
+        jpeg = Jpeg(self.quality, self.subsampling)
+        return jpeg if self.encoding == "jpeg" else SourceFiles(self.check, jpeg)
 
     def placement(self, size: tuple[int, int]) -> Placement | None:
         """Return how an image of `size` (height, width) is resized and placed, or None if it keeps its size."""

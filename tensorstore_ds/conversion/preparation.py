@@ -27,10 +27,11 @@ from tensorstore_ds.conversion.blocks import (
     or_skipped,
 )
 from tensorstore_ds.conversion.crops import CropSource
-from tensorstore_ds.conversion.encode import encode_sample, not_kept, with_path
+from tensorstore_ds.conversion.encode import about, encode_sample
+from tensorstore_ds.conversion.encodings import not_kept
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
-from tensorstore_ds.conversion.large import about
-from tensorstore_ds.conversion.options import ConvertOptions, Encoding, ImageOptions, OnError
+from tensorstore_ds.conversion.options import ConvertOptions, EncodingName, ImageOptions, OnError
+from tensorstore_ds.conversion.pixels import PathInErrors
 from tensorstore_ds.conversion.plan import ChosenRows, plan_splits
 from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.durable import check_room
@@ -65,12 +66,6 @@ AnySource = str | os.PathLike[str] | Sources | Indexable | Mapping[str, Indexabl
 #: A sample of a source, by its split there.
 Place = tuple[str, Reference]
 
-#: Number of samples that estimate the size of a row, if images keep their encoding.
-PROBED = 32
-ENCODED_AGAIN = (
-    "JPEG files are decoded and encoded again, which takes time and loses some quality. "
-    'A conversion with `encoding="source"` keeps them as they are.'
-)
 #: Channels of each color; those of other colors depend on the images.
 _CHANNELS = {"rgb": 3, "rgba": 4}
 #: A message names at most this many sizes.
@@ -243,18 +238,18 @@ def learn(
     surveyed: Survey | None = None,
 ) -> Prepared:
     """Determine the format of the rows from the first good sample, and the size of encoded images from some."""
-    is_raw = image.encoding in ("auto", "raw")
-    some = (split if is_raw else split[:: max(1, len(split) // PROBED)] for split in splits.values())
+    probed = image.kept_as.probed
+    some = (split if probed == 1 else split[:: max(1, len(split) // probed)] for split in splits.values())
     first: EncodedSample | None = None
     nbytes: list[int] = []
     bad: list[Problem] = []
     lost: set[Place] = set()
     notes: list[str] = []
     is_recoded = False
-    for encoded in islice(_encoded(source, contents, some, image, on_error, bad, lost), 1 if is_raw else PROBED):
+    for encoded in islice(_encoded(source, contents, some, image, on_error, bad, lost), probed):
         first = first or encoded
         with or_skipped(on_error, bad):
-            data, times = (b"", 1) if is_raw else about(encoded, image)
+            data, times = (b"", 1) if probed == 1 else about(encoded, image)
             nbytes.append(round(len(data) * times))
             is_recoded |= image.encoding == "source" and len(data) != encoded.file_nbytes
     if first is None:
@@ -263,8 +258,8 @@ def learn(
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // max(1, len(nbytes))
-    if image.encoding == "jpeg" and _is_encoded_again(source, splits, first):
-        notes.append(ENCODED_AGAIN)
+    if (note := image.kept_as.note_of_jpeg) and _is_encoded_again(source, splits, first):
+        notes.append(note)
     unused = _unused(image, isinstance(source, TileSource), is_recoded)
     notes += [f"`{name}` changes nothing here: {why}." for name, why in unused]
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
@@ -360,14 +355,6 @@ class Kind(NamedTuple):
         return _NAMES.get(self, f"{self.channels} x {self.dtype}")
 
 
-_NOTES = {
-    "source": "images have {} sizes: they are kept as their files, which are decoded whenever they are loaded. "
-    'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
-    "jpeg": "images have {} sizes: each is kept as a JPEG file of its own size, which is decoded whenever it is "
-    'loaded. Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.',
-    "raw": "images have {} sizes: each is kept as pixels of its own size. "
-    "Pass `size` for one size, or choose another `encoding`.",
-}
 GRAY, COLOR = Kind(1, "uint8"), Kind(3, "uint8")
 _NAMES = {GRAY: "gray", COLOR: "color", Kind(1, "uint16"): "16-bit gray"}
 
@@ -450,11 +437,9 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
 
 
 def _dtype(sample: Sample, options: ImageOptions) -> str:
-    as_files = options.encoding == "source"
-    try:
+    as_files = options.kept_as.keeps_files
+    with PathInErrors(sample.key, sample.image):
         return read_header(sample.image, max_pixels=options.max_pixels, key=sample.key, as_files=as_files).dtype.name
-    except SourceError as error:
-        raise with_path(error, sample.key, sample.image) from error
 
 
 def _note(surveyed: Survey, image: EncodedSample, picture: Picture) -> None:
@@ -477,10 +462,10 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
     surveyed.image, notes = options, []
     if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:
         are_files = options.color == "auto" and surveyed.files == surveyed.images
-        kept: Encoding = "source" if options.max_side is None else "jpeg"
+        kept: EncodingName = "source" if options.max_side is None else "jpeg"
         surveyed.image = replace(options, encoding=kept if options.encoding == "auto" and are_files else "raw")
         surveyed.is_ragged = surveyed.image.encoding == "raw"
-        surveyed.kept = _NOTES[surveyed.image.encoding].format(f"{len(surveyed.sizes):,}")
+        surveyed.kept = surveyed.image.kept_as.note_of_sizes.format(f"{len(surveyed.sizes):,}")
         notes.append(surveyed.kept)
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, OWN_FIELDS
-from tensorstore_ds.conversion.encode import NOT_KEPT
+from tensorstore_ds.conversion.encodings import NOT_KEPT
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField

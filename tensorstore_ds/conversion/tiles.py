@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.crops import SOURCE_BOX, PartSource
-from tensorstore_ds.conversion.encode import check_size, mask_of_image, with_path
+from tensorstore_ds.conversion.encode import check_size, mask_of_image
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.pixels import PathInErrors
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, named, of_kind
@@ -177,13 +178,11 @@ class _Opened:
         self._max_pixels, self._fields = options.max_pixels, fields or {}
         self._masks: dict[str, NDArray[Any]] | None = None
         how: Any = {"max_pixels": options.max_pixels, "key": sample.key, "whole": False}
-        try:
+        with PathInErrors(sample.key, sample.image):
             open_it = read_header if fields is None else open_picture
             self.picture = open_it(sample.image, color=options.color, **how)
             self.size = self.picture.size
             sample = replace(sample, left_out=sample.left_out + self.picture.left_out)
-        except SourceError as error:
-            raise with_path(error, sample.key, sample.image) from error
         self.sample = sample
         check_size(sample, self.picture)
         self.objects = sample.objects

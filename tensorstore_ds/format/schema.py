@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -72,12 +72,11 @@ class ArraySpec:
 class EncodedSample:
     """One sample in its stored form. Each kind of field uses its own members.
 
-    `image` contains pixels (H, W, C), the bytes of a file, or a large `Picture`. After a `Picture` is written in bands,
-    `image` is None or a `Spool`. `shape` is the stored (H, W, C), `dtype` the data type of the pixels, and `size` the
-    (height, width) before resizing. `sums` reads the pixels of a file for the statistics. `restarts` (m,) uint32 are
-    positions after restart markers, and `entries` (m, 3) uint32 as in `find_entries`. `objects` are (M, ...) each, or
-    lists of M arrays. `masks` (H, W), `arrays` and `texts` are by field. `problems` are dropped boxes. `file_nbytes` is
-    the size of the source's file, or 0.
+    `image` contains pixels (H, W, C), the bytes of a file, or the `Pixels` of a large image, later None or a `Spool`.
+    `shape` is the stored (H, W, C), `size` the (height, width) before resizing. `sums` reads the pixels of a file for
+    the statistics. `restarts` (m,) uint32 are positions after restart markers, and `entries` (m, 3) uint32 as in
+    `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and `texts` are by
+    field. `problems` are dropped boxes. `channels` and `file_nbytes` are those of the source's image.
     """
 
     key: str
@@ -85,7 +84,7 @@ class EncodedSample:
     size: tuple[int, int]
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
-    sums: Callable[[], Any] | None = None
+    sums: Any = None
     restarts: NDArray[np.uint32] | None = None
     entries: NDArray[np.uint32] | None = None
     label: int | None = None
@@ -94,6 +93,8 @@ class EncodedSample:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     texts: Mapping[str, Sequence[str]] = field(default_factory=dict)
     problems: tuple[Problem, ...] = ()
+    left_out: tuple[Problem, ...] = ()
+    channels: int = 0
     file_nbytes: int = 0
 
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,9 @@ from tensorstore_ds.imaging.codecs import (
     oriented_size,
     read_image_header,
 )
-from tensorstore_ds.imaging.jpeg import JPEG
+from tensorstore_ds.imaging.jpeg import JPEG, scale_for
+from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.plugins import Plugin
 from tensorstore_ds.regular_files import open_file, read_file
 
@@ -107,6 +110,17 @@ class Picture:
         None if only `pixels` can tell what is in the file, or what is wrong with it. `on_decode` as there.
         """
         return None
+
+    def pixels_in(self, placement: Placement | None, on_decode: OnDecode | None = None) -> NDArray[Any]:
+        """Return all pixels, (H', W', C), resized and placed if there is a placement. Raises as `pixels`."""
+        if placement is None:
+            return self.pixels(on_decode=on_decode)
+        scale = 1
+        if self.can_scale and placement.reserve:
+            height, width = placement.size
+            scale = scale_for(self.size, (placement.reserve * height, placement.reserve * width))
+        left, top, right, bottom = (edge / scale for edge in placement.box)
+        return resize(self.pixels(scale, on_decode), replace(placement, box=(left, top, right, bottom)))
 
     def read(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
         """Return the pixels of a part inside of the image, (bottom - top, right - left, C). Raises as `pixels`."""
@@ -185,8 +199,7 @@ class WholePicture(Picture):
         if scale == 1 and pixels.shape[:2] != self.size:  # of a PNG with its EXIF behind its pixels
             message = f"expected an image of {self.size[0]}x{self.size[1]} (height x width), as its header says"
             raise bad_image(self._key, "size-mismatch", f"{message}, found {pixels.shape[0]}x{pixels.shape[1]}.")
-        if self._color == "auto":
-            self._note_alpha(self._opened)
+        self._note_alpha(self._opened)
         return pixels
 
     def walk(self, on_decode: OnDecode | None = None) -> tuple[NDArray[np.uint32], ImageSums] | None:
@@ -218,7 +231,7 @@ class WholePicture(Picture):
         self._image = self._opened = self._decoded = self._header = self.file = None
 
     def _note_alpha(self, decoded: Any) -> None:
-        if self._color != "rgba" and decoded is not None and not isinstance(decoded, np.ndarray):
+        if self._color == "auto" and decoded is not None and not isinstance(decoded, np.ndarray):
             self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(decoded, self._key))))
 
     def _part(self, top: int, left: int, bottom: int, right: int) -> Any:

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 
 Fit = Literal["pad", "crop", "stretch"]
 FITS: tuple[Fit, ...] = get_args(Fit)
+#: A larger image is decoded at least this many times larger than it becomes.
+_RESERVE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,8 @@ class Placement:
 
     `box` is (left, top, right, bottom) of that part, in source pixels. `resized` and `size` are (height, width) of the
     part and of the stored image, and `offset` is (top, left) of the part in it. An object is dropped if a smaller share
-    of its box than `min_visibility` is in the stored image.
+    of its box than `min_visibility` is in the stored image. With a `reserve`, the image may be reduced while it is
+    decoded, if it stays this many times larger than the stored one.
     """
 
     box: tuple[float, float, float, float]
@@ -26,6 +29,7 @@ class Placement:
     size: tuple[int, int]
     offset: tuple[int, int] = (0, 0)
     min_visibility: float = 0.0
+    reserve: int = 0
 
     def move(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Move points (..., 2) x y of the source to pixels of the stored image. Pixel edges map to pixel edges."""
@@ -68,7 +72,7 @@ def shrink(source: tuple[int, int], max_side: int) -> Placement | None:
     if scale >= 1:
         return None
     size = max(1, round(height * scale)), max(1, round(width * scale))
-    return Placement((0, 0, width, height), size, size)
+    return Placement((0, 0, width, height), size, size, reserve=_RESERVE)
 
 
 def box_faults(boxes: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.str_]:

@@ -1,0 +1,224 @@
+"""How images are kept: a class for each encoding, with its options, its field, and what it keeps of an image.
+
+Pillow is imported when the first image is encoded, so that ``tsds convert --help`` is quick.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.durable import write_at
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, RaggedImageField, RawImageField
+from tensorstore_ds.format.schema import ArraySpec, EncodedSample
+from tensorstore_ds.format.statistics import ImageSums
+
+if TYPE_CHECKING:
+    from tensorstore_ds.conversion.pixels import Pixels
+    from tensorstore_ds.imaging.picture import Picture
+
+Check = Literal["full", "headers"]
+Name = Literal["raw", "jpeg", "source"]
+Subsampling = Literal["4:2:0", "4:4:4"]
+
+#: Reason of a file of a format that stores do not hold.
+NOT_KEPT = "file-not-kept"
+#: Number of samples that estimate the size of a row of files.
+PROBED = 32
+
+
+class Encoding:
+    """How images are kept.
+
+    Attributes:
+        name: its name in a store.
+        keeps_files: whether files stay as they are, if a store can hold them.
+        mixes_colors: whether gray images become RGB if the first one is.
+        probed: number of samples that estimate the size of a row.
+        shared: what all images of a store have in common, and its unit.
+        note_of_sizes: what the user is told of images of several sizes.
+        note_of_jpeg: what the user is told if JPEG files keep their size.
+    """
+
+    name: ClassVar[Name]
+    keeps_files: ClassVar[bool] = False
+    mixes_colors: ClassVar[bool] = False
+    probed: ClassVar[int] = PROBED
+    shared: ClassVar[tuple[str, str]]
+    note_of_sizes: ClassVar[str]
+    note_of_jpeg: ClassVar[str] = ""
+
+    def field(self, first: EncodedSample, max_pixels: int, *, is_ragged: bool) -> ImageField:
+        """The field for images like the first one. `is_ragged` means pixels of differing sizes."""
+        return EncodedImageField.of(self.name, max_pixels)
+
+    def check(self, row: EncodedSample, picture: Picture) -> None:
+        """Raise an error if no image of the row's shape and dtype can be kept, and note if its file is not."""
+
+    def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
+        """Set what a row keeps of an image. `by_parts` leaves the pixels of a large one to `write`."""
+        whole = None if by_parts and pixels.are_large else pixels.whole(row)
+        self.check(row, pixels.picture)
+        if whole is None:
+            row.image = pixels
+        else:
+            self.encode_whole(row, whole)
+
+    def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
+        """Set what a row keeps of pixels, (H, W, C)."""
+        raise NotImplementedError
+
+    def write(self, row: EncodedSample, bands: Iterator[NDArray[Any]], path: Path, offset: int) -> None:
+        """Write the bands of a large image into a file that exists, from `offset`."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Raw(Encoding):
+    """Pixels. `channels` are their names."""
+
+    channels: tuple[str, ...] | None = None
+
+    name: ClassVar[Name] = "raw"
+    probed: ClassVar[int] = 1
+    shared: ClassVar[tuple[str, str]] = "{shape} {dtype}", ""
+    note_of_sizes: ClassVar[str] = (
+        "images have {} sizes: each is kept as pixels of its own size. "
+        "Pass `size` for one size, or choose another `encoding`."
+    )
+
+    def field(self, first: EncodedSample, max_pixels: int, *, is_ragged: bool) -> ImageField:
+        """Pixels of one size, or of differing ones."""
+        names = self.channels
+        if names is not None and len(names) != first.shape[2]:
+            message = f"expected {len(names)} channels for the names {', '.join(names)}, found {first.shape[2]}."
+            raise SourceError(Problem(first.key, "array-shape", message), "Name each channel, or leave out `channels`.")
+        if is_ragged:
+            return replace(RaggedImageField.of(first.dtype.name, max_pixels), channels=names)
+        return RawImageField(ArraySpec(first.dtype.name, first.shape), channels=names)
+
+    def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
+        """Keep the pixels."""
+        row.image, row.sums = pixels, partial(ImageSums.of_pixels, pixels)
+
+    def write(self, row: EncodedSample, bands: Iterator[NDArray[Any]], path: Path, offset: int) -> None:
+        """Write the pixels."""
+        for band in bands:
+            write_at(path, np.ascontiguousarray(band).reshape(-1).view(np.uint8).data, offset)
+            offset += band.nbytes
+
+
+@dataclass(frozen=True)
+class Jpeg(Encoding):
+    """JPEG files, which are made of all images."""
+
+    quality: int = 90
+    subsampling: Subsampling = "4:2:0"
+
+    name: ClassVar[Name] = "jpeg"
+    mixes_colors: ClassVar[bool] = True
+    shared: ClassVar[tuple[str, str]] = "{channels}", " channels"
+    note_of_sizes: ClassVar[str] = (
+        "images have {} sizes: each is kept as a JPEG file of its own size, which is decoded whenever it is "
+        'loaded. Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.'
+    )
+    note_of_jpeg: ClassVar[str] = (
+        "JPEG files are decoded and encoded again, which takes time and loses some quality. "
+        'A conversion with `encoding="source"` keeps them as they are.'
+    )
+
+    def check(self, row: EncodedSample, picture: Picture) -> None:
+        """JPEG has 8 bits, gray or RGB, and a limited number of pixels in a row."""
+        from tensorstore_ds.imaging.jpeg import MOST_SIDE
+
+        height, width, channels = row.shape
+        if row.dtype != np.uint8 or channels not in (1, 3):
+            message = f"JPEG keeps 8-bit gray or RGB, this image is {row.dtype} with {channels} channels."
+            raise SourceError(Problem(row.key, "unsupported-depth", message))
+        if max(height, width) > MOST_SIDE:
+            message = f"JPEG has at most {MOST_SIDE:,} pixels in a row and rows, this image has {width}x{height}."
+            raise SourceError(Problem(row.key, "too-many-pixels", message), 'Use `encoding="raw"`, or `tiles`.')
+
+    def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
+        """Encode pixels as a JPEG file."""
+        from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
+
+        row.image, row.sums = encode_jpeg(pixels, self.quality, self.subsampling), partial(ImageSums.of_pixels, pixels)
+        row.restarts = find_restarts(row.image)
+
+    def write(self, row: EncodedSample, bands: Iterator[NDArray[Any]], path: Path, offset: int) -> None:
+        """Write a JPEG file."""
+        from tensorstore_ds.imaging.jpeg import DamagedJpegError, write_jpeg
+
+        try:
+            with path.open("wb") as file:
+                row.restarts = write_jpeg(file, bands, row.size, self.quality, self.subsampling)
+        except DamagedJpegError as error:
+            raise SourceError(Problem(row.key, "too-many-pixels", f"{error}.")) from error
+
+
+@dataclass(frozen=True)
+class SourceFiles(Encoding):
+    """Files as they are, which a full check decodes. `jpeg` encodes the images of files that stores do not hold."""
+
+    files: Check = "full"
+    jpeg: Jpeg = Jpeg()
+
+    name: ClassVar[Name] = "source"
+    keeps_files: ClassVar[bool] = True
+    shared: ClassVar[tuple[str, str]] = "{dtype}", " pixels"
+    note_of_sizes: ClassVar[str] = (
+        "images have {} sizes: they are kept as their files, which are decoded whenever they are loaded. "
+        'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.'
+    )
+
+    def check(self, row: EncodedSample, picture: Picture) -> None:
+        """Only files can be kept, and of them only those of some formats."""
+        if not picture.is_file:
+            advice = 'Use `encoding="raw"` or `encoding="jpeg"`.'
+            raise OptionError(f"{row.key}: this source has no image files to keep. {advice}")
+        if not picture.is_storable:
+            row.left_out += (not_kept(row.key, picture),)
+            if row.dtype != np.uint16:
+                self.jpeg.check(row, picture)
+
+    def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
+        """Keep the file of an image, and decode all of its pixels for a full check."""
+        from tensorstore_ds.imaging.jpeg import find_entries, find_restarts
+
+        picture, left_out = pixels.picture, row.left_out
+        if picture.file is None or not picture.is_storable:
+            super().encode(row, pixels, by_parts=False)
+            row.entries = find_entries(row.image)
+            return
+        row.sums, walked = ImageSums, None
+        if self.files == "full" and by_parts and pixels.are_large:
+            row.sums = pixels.sums
+        elif self.files == "full" and (walked := pixels.walk()) is None:
+            row.sums = partial(ImageSums.of_pixels, pixels.whole(row))
+        row.entries, row.sums = (find_entries(picture.file), row.sums) if walked is None else walked
+        row.image, row.left_out = picture.file, left_out  # a file has what its pixels lack
+        row.restarts = find_restarts(picture.file)
+
+    def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
+        """Encode pixels as a PNG file if they have 16 bits, or else as JPEG."""
+        from tensorstore_ds.imaging.codecs import encode_png
+
+        if pixels.dtype != np.uint16:
+            self.jpeg.encode_whole(row, pixels)
+        else:
+            row.image, row.sums = encode_png(pixels), partial(ImageSums.of_pixels, pixels)
+
+
+def not_kept(key: str, picture: Picture) -> Problem:
+    """What is said of a file that no store can hold, if files are kept."""
+    what = f"this {picture.format} file is not kept: stores hold no files of this format"
+    becomes = "PNG" if picture.dtype == "uint16" else "JPEG"
+    return Problem(key, NOT_KEPT, f"{what}. Its image is stored as a {becomes} file.")
