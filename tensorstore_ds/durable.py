@@ -92,6 +92,19 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 
 
 @contextmanager
+def locked_folder(path: Path) -> Iterator[bool]:
+    """Hold the lock of a folder during the block; yields False if another process has it. Windows opens no folder."""
+    if not hasattr(os, "O_DIRECTORY"):
+        yield True
+        return
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A new binary file, which becomes `path` when the block ends without an exception; otherwise `path` is unchanged.
 

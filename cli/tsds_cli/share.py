@@ -78,6 +78,9 @@ def push(store: str, url: str, update: bool, as_json: bool) -> None:
 @path_argument("out")
 @option("--only", "splits", type=names, metavar="NAME,...", help="Download only these splits.")
 @option("--fields", type=names, metavar="NAME,...", help="Download only these fields.")
+@option(
+    "--update", is_flag=True, help="Replace an earlier state of the store at OUT. Only what it lacks is downloaded."
+)
 @option("--verify", is_flag=True, help="Also check chunks and values, as tsds verify does. SHA-256 is always compared.")
 @option("--workers", type=click.IntRange(1, 256), default=8, show_default=True, help="Number of parallel requests.")
 @sha256_option
@@ -89,10 +92,14 @@ def pull(url: str, out: Path, as_json: bool, **given: Any) -> None:
     compared with its SHA-256. OUT appears in one step. Until then, the copy is in OUT.partial. After an interruption,
     the same command downloads the remaining files.
 
+    With --update, OUT may be a copy of an earlier state, with the same --only and --fields. Programs that have it open
+    continue with that state, unless samples were erased.
+
     \b
     Examples:
       tsds pull s3://bucket/photos.tsds photos.tsds
       tsds pull https://example.org/photos.tsds labels.tsds --only train --fields label,key
+      tsds pull s3://bucket/photos.tsds photos.tsds --update
     """
     with working(_GOES_ON) as bar:
         done = tsds.pull(url, out, **given, progress=partial(bar.update_bytes, "Fetching"))

@@ -142,7 +142,11 @@ def exporting(name: str, root: Path) -> Case:
     )
 
 
-REPLACING = ("append", "append to jpeg", "update", "erase", "add", "drop", "annotate", "check", "card", "card again")
+#: Those that follow others read the stores that these have changed.
+REPLACING = (
+    *("append", "append to jpeg", "update", "erase", "add", "drop", "annotate", "check", "card", "card again"),
+    *("pull append", "pull update", "pull erase", "pull add"),
+)
 
 
 def replacing(name: str, root: Path) -> Replacing:
@@ -150,6 +154,13 @@ def replacing(name: str, root: Path) -> Replacing:
     raw, voc = root / "raw-zarr.tsds", root / "voc-jpeg-zarr.tsds"
     check = ("tsds", "check", str(raw), "--out", "OUT", "--min-class", "0", "--no-near")  # with no findings: status 0
     alone = ("--workers", "0")
+    if name.startswith("pull "):
+        before, changed = (
+            replacing(name.removeprefix("pull "), root),
+            root / f"{name.removeprefix('pull ')}-warm/out.tsds",
+        )
+        words = ("tsds", "pull", str(changed), "OUT", "--update")
+        return Replacing(name, before.before, words, source=changed, erases=before.erases)
     card = Replacing("card", None, ("tsds", "card", str(raw), "OUT"), source=raw)
     return {
         "append": Replacing("append", raw, ("tsds", "append", "OUT", str(root / "more"), *alone)),

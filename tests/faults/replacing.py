@@ -140,8 +140,10 @@ class Trials:
         if result.outcome == "refused" and is_new and not is_unsynced and not is_reading and not is_left:
             yield f"failure was told, but all is new: {result.last_line}"
         left = sorted(name for name in found.keys() - stands.keys() if not _is_named(name, out, result.text))
-        work = f"{out.name}.append"
-        is_begun = any(f"{work}/{part}.partial" in found for part in ("new", "known"))
+        is_pull = self._case.words[1] == "pull"
+        work = f"{out.name}.partial" if is_pull else f"{out.name}.append"
+        parts = ("plan.json",) if is_pull else ("new.partial", "known.partial")
+        is_begun = any(f"{work}/{part}" in found for part in parts)
         if is_begun or set(left) <= {work, f"{work}/tsds.lock"}:  # to go on from, or empty
             left = [name for name in left if name.partition("/")[0] != work]
         is_removal = result.what.startswith(("unlink", "rmdir"))  # what could not be removed stays

@@ -104,8 +104,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.remote.location.WAIT", wait)
     retry = {"max_retries": 1, "retry_timeout": timedelta(seconds=2)}
     monkeypatch.setattr("tensorstore_ds.remote.location.RETRY", retry)
-    monkeypatch.setattr("tensorstore_ds.sharing.pull.PAUSE", 0.05)
-    monkeypatch.setattr("tensorstore_ds.sharing.pull.ATTEMPTS", 3)
+    monkeypatch.setattr("tensorstore_ds.sharing.receiving.PAUSE", 0.05)
+    monkeypatch.setattr("tensorstore_ds.sharing.receiving.ATTEMPTS", 3)
 
 
 @pytest.fixture(scope="session")

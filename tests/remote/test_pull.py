@@ -32,7 +32,7 @@ from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import dump_root, parse_root
 from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.remote.location import Location
-from tensorstore_ds.sharing import pull as pulling
+from tensorstore_ds.sharing import receiving
 from tensorstore_ds.sharing.received import UNIT_NBYTES, Received
 
 
@@ -59,7 +59,7 @@ def faulty(request: pytest.FixtureRequest, store: tsds.Store, tmp_path: Path) ->
 
 @pytest.mark.parametrize("ranges", [True, False])
 def test_from_nginx(store: tsds.Store, tmp_path: Path, ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pulling, "PART_NBYTES", 300_000)
+    monkeypatch.setattr(receiving, "PART_NBYTES", 300_000)
     with nginx(store.path.parent, tmp_path / "nginx", ranges=ranges) as url:
         done = tsds.pull(f"{url}/s.tsds", tmp_path / "p.tsds", verify=True)
     assert files_of(tmp_path / "p.tsds") == files_of(store.path)
@@ -183,7 +183,7 @@ def test_right_bytes_at_last(
     fault: Fault, store: tsds.Store, faulty: tuple[str, Proxy], tmp_path: Path, impatient: None, monkeypatch: Any
 ) -> None:
     pushed, proxy = faulty
-    monkeypatch.setattr(pulling, "PART_NBYTES", 300_000)
+    monkeypatch.setattr(receiving, "PART_NBYTES", 300_000)
     proxy.faults.append(Fault(**vars(fault)))
     tsds.pull(pushed, tmp_path / "p.tsds")
     assert proxy.faults[0].times < fault.times
@@ -223,7 +223,7 @@ def test_one_clear_error(
 def test_a_store_that_is_replaced_in_the_middle(
     store: tsds.Store, other: tsds.Store, bucket: str, pushed: str, tmp_path: Path, impatient: None, monkeypatch: Any
 ) -> None:
-    part = pulling._Pull._part
+    part = receiving.Pull._part
     replaced = []
 
     def replace(self: Any, item: Any) -> None:
@@ -233,7 +233,7 @@ def test_a_store_that_is_replaced_in_the_middle(
                 Location(f"{bucket}/s.tsds").write(name, data)
         part(self, item)
 
-    monkeypatch.setattr(pulling._Pull, "_part", replace)
+    monkeypatch.setattr(receiving.Pull, "_part", replace)
     with pytest.raises(tsds.RemoteError, match="the store was replaced by another while it was copied") as caught:
         tsds.pull(pushed, tmp_path / "p.tsds")
     assert caught.value.reason == "replaced"
@@ -299,7 +299,7 @@ def test_room_is_looked_at_before_memory_is_taken_by_listed_sizes(
 
     usage = shutil.disk_usage(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(pulling, "Received", take)
+        patch.setattr(receiving, "Received", take)
         patch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes - 1))
         with pytest.raises(tsds.errors.OutputError, match="free on this disk"):
             tsds.pull(store.path, tmp_path / "p.tsds")
@@ -307,7 +307,7 @@ def test_room_is_looked_at_before_memory_is_taken_by_listed_sizes(
         with pytest.raises(Taken):
             tsds.pull(store.path, tmp_path / "p.tsds")
     with monkeypatch.context() as patch, pytest.raises(Taken):
-        patch.setattr(pulling._Pull, "_commit", take)
+        patch.setattr(receiving.Pull, "_commit", take)
         tsds.pull(store.path, tmp_path / "p.tsds")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes // 2))
     with pytest.raises(tsds.errors.OutputError, match="free on this disk"):

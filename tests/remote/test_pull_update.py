@@ -1,0 +1,149 @@
+"""Copies of earlier states of a store, which become its present one: only what changed is fetched."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tensorstore_ds as tsds
+from remote.test_push_update import add_field, append, erase, grown
+from small_stores import tsds as command
+from stores import files_of
+
+__all__ = ["grown"]  # a fixture
+Change = Callable[[Path], Any]
+
+
+def update_labels(path: Path) -> None:
+    """One sample gets other pixels: its shard is written again, with equal labels and keys."""
+    folder = path.with_name("images")
+    (folder / "a" / "000.png").write_bytes((folder / "a" / "002.png").read_bytes())
+    tsds.update(path, folder)
+
+
+def relicense(path: Path) -> None:
+    """The root alone is another."""
+    tsds.annotate(path, license="CC0-1.0")
+
+
+CHANGES: dict[str, tuple[Change, ...]] = {
+    **{change.__name__: (change,) for change in (append, add_field, update_labels, erase, relicense)},
+    "several": (append, erase, add_field, update_labels),
+}
+
+
+def digests(path: Path) -> dict[str, int]:
+    """The sizes of a store's files by SHA-256."""
+    return {hashlib.sha256(data).hexdigest(): len(data) for data in files_of(path).values()}
+
+
+def values(store: tsds.Store) -> str:
+    return repr([[store[name][row] for row in range(len(store[name]))] for name in store])
+
+
+@pytest.mark.parametrize("by_url", [True, False])
+@pytest.mark.parametrize("changes", CHANGES)
+def test_only_what_changed_is_fetched(grown: tuple[Path, str], tmp_path: Path, changes: str, by_url: bool) -> None:
+    path, url = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(url, out)
+    reader, before, was = tsds.open(out), digests(out), values(tsds.open(out))
+    for change in CHANGES[changes]:
+        change(path)
+    if by_url:
+        tsds.push(path, url, update=True)
+    done = tsds.pull(url if by_url else path, out, update=True)
+    assert (done.sha256, done.was_there) == (tsds.open(path).sha256, False)
+    assert tsds.verify(out) == []
+    tsds.pull(path, tmp_path / "fresh.tsds")
+    kept = {f"{name}/{n:05d}/" for name, each in tsds.open(out).manifest.splits.items() for n in each.replaced}
+    found = {name: data for name, data in files_of(out).items() if not name.startswith(tuple(kept))}
+    assert found == files_of(tmp_path / "fresh.tsds")
+    root, now = (out / "zarr.json").stat().st_size, digests(out)
+    changed = sum(size for digest, size in now.items() if digest not in before)
+    assert changed - root <= done.moved <= 1.1 * changed
+    if erase in CHANGES[changes]:
+        assert list((out / "train").glob("*/zarr.json")) and not any((out / name).exists() for name in kept)
+        with pytest.raises(tsds.FormatError) as caught:
+            values(reader)
+        assert caught.value.reason == "replaced"
+    else:
+        assert values(reader) == was
+    again = tsds.pull(path, out, update=True)
+    assert (again.was_there, again.moved, again.sha256) == (True, 0, done.sha256)
+    assert sorted(each.name for each in tmp_path.iterdir() if each.name.startswith("copy")) == ["copy.tsds"]
+
+
+def test_a_part_is_updated_with_the_same_names(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out, part = tmp_path / "labels.tsds", {"fields": ["label", "key"]}
+    tsds.pull(path, out, **part)
+    append(path)
+    for other in ({}, {"fields": ["label"]}, {"fields": ["label", "key", "size"]}):
+        with pytest.raises(tsds.TsdsError, match="expected a"):
+            tsds.pull(path, out, update=True, **other)
+    add_field(path)  # all shards are written again
+    with pytest.raises(tsds.TsdsError, match="expected a"):
+        tsds.pull(path, out, update=True, fields=["label"])
+    done = tsds.pull(path, out, update=True, **part)
+    tsds.pull(path, tmp_path / "fresh.tsds", **part)
+    assert tsds.open(out).sha256 == tsds.open(tmp_path / "fresh.tsds").sha256 == done.sha256
+    assert tsds.verify(out) == [] and len(tsds.open(out)["train"]) == 45
+    assert tsds.pull(path, out, **part).was_there
+
+
+@pytest.mark.parametrize("makes", ["another", "later", "changed", "file"])
+def test_what_is_no_earlier_state_stays(grown: tuple[Path, str], tmp_path: Path, makes: str) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    if makes == "another":
+        expected = "expected an earlier state of the store, found another store"
+        tsds.convert(tmp_path / "images", tmp_path / "other.tsds", size=8, workers=0)
+        path = tmp_path / "other.tsds"
+    elif makes == "later":
+        expected = "found a later state of it"
+        add_field(out)
+    elif makes == "changed":  # both have changed
+        expected = "found another store"
+        add_field(out)
+        add_field(path, "gain")
+    else:
+        expected = "expected a new path or a copy of this store, found an earlier state of it"
+        tsds.pack(path, tmp_path / "packed.zip")
+        out = tmp_path / "packed.zip"
+        add_field(path)
+    before = files_of(out) if out.is_dir() else {"": out.read_bytes()}
+    with pytest.raises(tsds.errors.StoreExistsError, match=expected):
+        tsds.pull(path, out, update=True)
+    assert (files_of(out) if out.is_dir() else {"": out.read_bytes()}) == before
+    assert not (tmp_path / f"{out.name}.partial").exists()
+
+
+def test_links_are_not_followed(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    append(path)
+    (out / "train").rename(tmp_path / "elsewhere")
+    (out / "train").symlink_to(tmp_path / "elsewhere")
+    before = files_of(tmp_path / "elsewhere")
+    with pytest.raises(tsds.TsdsError):
+        tsds.pull(path, out, update=True)
+    assert files_of(tmp_path / "elsewhere") == before
+
+
+def test_the_advice_of_the_command_leads_to_success(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    assert command("pull", str(path), str(out)).exit_code == 0
+    append(path)
+    refused = command("pull", str(path), str(out))
+    assert refused.exit_code == 1 and "Update it with --update" in refused.stderr
+    assert command("pull", str(path), str(out), "--update", "--verify").exit_code == 0
+    assert np.array_equal(tsds.open(out)["train"]["label"][:], tsds.open(path)["train"]["label"][:])
