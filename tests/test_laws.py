@@ -14,7 +14,6 @@ from laws import TIMES, assert_not_quadratic
 from tensorstore_ds.annex.checking.search import near_pairs
 from tensorstore_ds.annex.editing import edit, in_place, rows
 from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Replaced
-from tensorstore_ds.conversion.skipped import MoreSkipped
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.manifest import Manifest, Shard, SplitEntry
@@ -56,7 +55,7 @@ def test_rows_of_whole_shards() -> None:
         def work() -> None:
             groups = [*rows.shards_of([every], _ROWS)]
             assert len(groups) == shards
-            assert all(group.whole("memmap") for group in groups)
+            assert all(group.kept(store.manifest.fields, "memmap").names for group in groups)
 
         return work
 
@@ -75,15 +74,14 @@ def test_rows_of_a_split() -> None:
 
 def changed(shards: int, changes: Changes) -> InPlace:
     store = store_of_shards(shards)
-    sources = {"known": (store, {})}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(in_place, "require_whole_shards", lambda *_: None)  # there are no files
-        return InPlace((store, {}), sources, store.manifest.fields, changes, lambda event: None, MoreSkipped())
+        return InPlace(store, store.manifest.fields, changes, lambda event: None)
 
 
 def test_update_of_rows_in_many_shards() -> None:
     def prepared(shards: int) -> Callable[[], object]:
-        replaced = Replaced(shards * _ROWS)
+        replaced = Replaced(shards * _ROWS, [rows.Piece(store_of_shards(shards), "train", np.arange(0))])
         for row in range(0, shards * _ROWS, 2):
             replaced.put(row, (0, row), ["label"])
 

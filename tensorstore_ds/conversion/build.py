@@ -155,13 +155,13 @@ class Build(Partial):
         plan: Mapping[str, Any],
         splits: Iterable[str],
         shards: Mapping[ShardName, S],
-        made: Callable[[Mapping[ShardName, S]], Generator[tuple[ShardName, FinishedShard]]],
+        write: Callable[[Mapping[ShardName, S]], Generator[tuple[ShardName, FinishedShard]]],
         unusable: Callable[[ShardName, FinishedShard], str] = lambda name, finished: "",
         row_nbytes: int = 0,
     ) -> dict[str, FinishedSplit]:
         """Make the shards that no earlier run has finished, and add up all shards of each split.
 
-        `plan` is compared with the plan of the earlier run, as in `begin`. `made` writes some shards, and yields their
+        `plan` is compared with the plan of the earlier run, as in `begin`. `write` writes some shards, and yields their
         records. `unusable` says why a finished shard cannot be used; empty if it can. `row_nbytes` of a sample must fit
         on the disk.
         """
@@ -176,7 +176,7 @@ class Build(Partial):
         self.advance(sum(len(shards[name]) for name in kept))
         missing = {name: shards[name] for name in shards if why.get(name, "missing")}
         check_fits_disk(self.out, sum(map(len, missing.values())) * row_nbytes)
-        with contextlib.closing(made(missing)) as records:
+        with contextlib.closing(write(missing)) as records:
             for name, finished in records:
                 self.finish(*name, finished)
         return self.added_up(splits, shards)

@@ -179,7 +179,7 @@ class SampleShard:
         self.is_broken = False
         return self._writer
 
-    def finish(self) -> FinishedShard:
+    def finish(self) -> None:
         """Complete the shard, or check that its samples were those of the finished one."""
         path, origin = shard_path(*self._name), self._keys.hexdigest() if self._has_keys else ""
         if self.earlier is not None:
@@ -189,7 +189,8 @@ class SampleShard:
                     f"{self._build.path}: the shard {path} of an interrupted run: {message} "
                     "Give the same samples, or remove this directory."
                 )
-            return self.earlier
+            self._build.resumed += 1
+            return
         if self.is_broken:
             raise self._broken()
         rows, options = self._format.rows, self._format.options
@@ -200,9 +201,7 @@ class SampleShard:
             writer = self._write_block(self._block or BlockRows(rows, self._skipped))
             self.is_broken = True  # its files are closed, and it cannot be taken up again
             finished = writer.finish(options.layout, self.samples, origin)
-            finished = replace(finished, first=self._first)
-            self._build.finish(*self._name, finished)
-        return finished
+            self._build.finish(*self._name, replace(finished, first=self._first))
 
     def _broken(self) -> ConversionError:
         path = shard_path(*self._name)

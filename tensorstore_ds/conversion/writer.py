@@ -79,7 +79,6 @@ class Writer:
         self._growing: dict[str, SampleShard] = {}  # the next one
         self._samples = Counter[str]()
         self._keys: dict[str, set[bytes]] = {}
-        self._resumed = 0
         self._names: dict[str, str] = {}  # of splits, as the caller and as the store has them
         self._process = os.getpid()
         self._has_begun = False
@@ -181,7 +180,7 @@ class Writer:
                 raise
 
     def _clear(self, build: Build) -> None:
-        """Remove the build if a later run cannot use any of it."""
+        """Remove all shards if a later run cannot use any of them."""
         if not any(self._is_usable(build, *shard) for shard in build.finished_names()):
             with contextlib.suppress(OSError):  # the next run clears it
                 build.clean(())
@@ -196,15 +195,12 @@ class Writer:
         for note in notes_of_renamed(self._names):
             build.note(note)
         build.clean(every)
-        build.resumed = self._resumed
         origin = {"source": WHERE, "source_format": "samples"}
         self.summary = commit(build, self._options, shards, origin, check_keys=True)
 
     def _finish(self, name: str) -> None:
-        shard = self._growing[name]
-        shard.finish()
+        self._growing[name].finish()
         self._shards[name] += 1
-        self._resumed += shard.earlier is not None
 
     def _is_usable(self, build: Build, split: str, index: int) -> bool:
         """Whether a later run can continue from a finished shard."""

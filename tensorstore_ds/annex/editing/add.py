@@ -23,7 +23,6 @@ from tensorstore_ds.annex.editing.in_place import (
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.conversion.skipped import MoreSkipped
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
@@ -150,7 +149,7 @@ def run_add(
         fields = {**own, **{name: new for name, (new, _) in made.items()}}
         changes = Changes(given={name: given for name, (_, given) in made.items()})
         step = {"command": "add", "fields": list(made), **details}
-        InPlace((opened, {}), {}, fields, changes, notify, MoreSkipped()).run(step)
+        InPlace(opened, fields, changes, notify).run(step)
         return _summary(path, began, {name: new.describe() for name, (new, _) in made.items()}, notes)
 
 
@@ -193,8 +192,7 @@ def drop_fields(
             described = {name: own[name].describe() for name in names}
             opened, _ = remove_leftovers(opened, all_replaced=False)
             kept = {name: each for name, each in own.items() if name not in names}
-            changed = InPlace((opened, {}), {}, kept, Changes(), notify, MoreSkipped())
-            changed.run({"command": "drop", "fields": names})
+            InPlace(opened, kept, Changes(), notify).run({"command": "drop", "fields": names})
         removed = removed_after(path, "the fields are dropped from the store")
         return _summary(path, began, described, (), removed, completed=completes)
 

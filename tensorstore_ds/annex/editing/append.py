@@ -24,6 +24,7 @@ from tensorstore_ds.annex.editing.edit import joined_stores
 from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, changing, remove_leftovers
 from tensorstore_ds.annex.editing.keys import StoreKeys
 from tensorstore_ds.annex.editing.mentions import problems_of
+from tensorstore_ds.annex.editing.rows import Piece
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
@@ -321,11 +322,10 @@ class _Growing:
             **({"updated": dict(found.counts)} if self.updates else {}),
         }
         skipped = self._skipped(store, others, listed, found, known, refused)
-        changed = InPlace((store, joined.numbers[0]), sources, joined.fields, found.changes, self.notify, skipped)
+        changed = InPlace(store, joined.fields, found.changes, self.notify, skipped, joined.numbers[0])
         if self.restores and len(tombstones):
-            new = ((name, row) for name, rows in found.changes.added.items() for row in rows.tolist())
-            splits = [*others.get("known", ())]
-            images = (place for each in found.changes.replaced.values() for place in each.places("image", splits))
+            new = ((name, row) for name, added in found.changes.added.items() for row in added.rows.tolist())
+            images = (place for each in found.changes.replaced.values() for place in each.places("image"))
             for name, places in (("new", new), ("known", images)):
                 if name in others:
                     tombstones.remove(others[name], places)
@@ -379,7 +379,8 @@ class _Growing:
         }
         if listed and "new" in others:
             places = zip(listed, StoreKeys(others["new"]).find(listed), strict=True)
-            stored |= {key for key, (split, row) in places if split and row in found.changes.added.get(split, ())}
+            added = found.changes.added
+            stored |= {key for key, (split, row) in places if split in added and row in added[split].rows}
         return stored
 
     def _summary(
@@ -542,10 +543,11 @@ def _found(
     """Compare new samples, and those that another store has, with a store."""
     found, (store, numbers) = _Found(), own
     if "new" in sources:
-        _note_new(found, sources["new"][0], tombstones)
+        _note_new(found, *sources["new"], tombstones)
     if "known" not in sources:
         return found
     other, others = sources["known"]
+    splits = [Piece(other, name, np.empty(0, np.int64), others) for name in other]
     for owner, name in enumerate(other):
         for start in range(0, len(other[name]), _KEYS):
             keys = [other[name].key(row) for row in range(start, min(start + _KEYS, len(other[name])))]
@@ -559,12 +561,13 @@ def _found(
                     if not found.differs(*place):  # two splits of the source may have one sample of the store
                         found.note_differing(key, differing)
                     replaced = found.changes.replaced
-                    split = replaced.get(place[0]) or replaced.setdefault(place[0], Replaced(len(store[place[0]])))
-                    split.put(place[1], (owner, row), differing)
+                    if place[0] not in replaced:
+                        replaced[place[0]] = Replaced(len(store[place[0]]), splits)
+                    replaced[place[0]].put(place[1], (owner, row), differing)
     return found
 
 
-def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
+def _note_new(found: _Found, new: Store, numbers: Numbers, tombstones: Tombstones) -> None:
     """Note the samples of a store as new, except those whose image was erased before."""
     for name in new:
         is_new = np.ones(len(new[name]), np.bool_)
@@ -573,8 +576,8 @@ def _note_new(found: _Found, new: Store, tombstones: Tombstones) -> None:
                 found.erased.append(new[name].key(row))
                 is_new[row] = False
         if is_new.any():
-            found.changes.added[name] = np.flatnonzero(is_new)
-            found.added.add_rows(found.changes.added[name], new[name].key)
+            found.changes.added[name] = Piece(new, name, np.flatnonzero(is_new), numbers)
+            found.added.add_rows(found.changes.added[name].rows, new[name].key)
 
 
 def _moved(listed: _Listed, new: Store | None, store: Store) -> tuple[SampleCount, dict[str, str]]:

@@ -284,7 +284,7 @@ class _Erasure:
         store, manifest = self._store, self._store.manifest
         names = _names(store, rows, keys)
         skipped = fewer_skipped(store, partial(problems_of, names))
-        changed = InPlace((store, {}), {}, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
+        changed = InPlace(store, manifest.fields, Changes(erased=dict(rows)), self._notify, skipped)
         told = names | _names_in_texts(store, rows, keys)
         mentions = Mentions(told, texts_in(manifest.provenance))
         tombstones = Tombstones(manifest.provenance)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.rows import (
-    Patched,
+    FieldWriter,
     Piece,
     ShardRows,
     StoreRows,
@@ -60,10 +60,11 @@ _NO_ROWS = np.empty(0, np.int64)
 
 
 class Replaced:
-    """Rows of a split in which some fields get the values of the store of known samples."""
+    """Rows of a split in which some fields get the values of rows of another store, `others` by split."""
 
-    def __init__(self, rows: int) -> None:
-        self.owners = np.full(rows, -1, np.int32)  # numbers of splits there, -1 for rows that stay
+    def __init__(self, rows: int, others: Sequence[Piece]) -> None:
+        self.others = others
+        self.owners = np.full(rows, -1, np.int32)  # numbers of these, -1 for rows that stay
         self.rows = np.zeros(rows, np.int64)  # rows there
         self.fields = dict[str, NDArray[np.bool_]]()  # which rows get each field
 
@@ -73,17 +74,53 @@ class Replaced:
         for name in fields:
             self.fields.setdefault(name, np.zeros(len(self.rows), np.bool_))[row] = True
 
-    def places(self, name: str, splits: Sequence[str]) -> Iterator[Place]:
+    def places(self, name: str) -> Iterator[Place]:
         """Sources of the values of a field."""
         for row in np.flatnonzero(self.fields.get(name, ())).tolist():
-            yield splits[self.owners[row]], int(self.rows[row])
+            yield self.others[self.owners[row]].split, int(self.rows[row])
+
+
+@dataclass(frozen=True)
+class Patched:
+    """Rows of a store in which a field gets the `replaced` values."""
+
+    own: Piece
+    replaced: Replaced
+    name: str
+
+    def __len__(self) -> int:
+        return len(self.own)
+
+    @property
+    def taken(self) -> NDArray[np.bool_]:
+        """(n,) which rows get a new value."""
+        return self.replaced.fields[self.name][self.own.rows]
+
+    def part(self, start: int, stop: int) -> Patched:
+        """Rows ``[start, stop)`` of these."""
+        return replace(self, own=self.own.part(start, stop))
+
+    def pieces(self, *, all_rows: bool = True) -> Iterator[Piece]:
+        """These rows in order, as pieces of both stores; without `all_rows`, those of the other one."""
+        rows, replaced = self.own.rows, self.replaced
+        owners = np.where(self.taken, replaced.owners[rows], -1)
+        for first, last in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]):
+            if owners[first] >= 0:
+                yield replace(replaced.others[owners[first]], rows=replaced.rows[rows[first:last]])
+            elif all_rows:
+                yield self.own.part(first, last)
+
+    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
+        """Write the values of the field."""
+        for piece in self.pieces():
+            piece.append(writer, names)
 
 
 @dataclass
 class Changes:
     """The changes of a store, by split. A split with `erased` rows has no `replaced` values."""
 
-    added: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: rows of the store of new samples to append
+    added: dict[str, Piece] = field(default_factory=dict)  #: rows to append
     replaced: dict[str, Replaced] = field(default_factory=dict)  #: sources of new values
     erased: dict[str, NDArray[np.int64]] = field(default_factory=dict)  #: sorted rows to remove
     given: Mapping[str, Mapping[str, StoreRows]] = field(default_factory=dict)  #: values of all rows, by field first
@@ -94,31 +131,27 @@ class Changes:
         return not self.added and not self.replaced and not self.erased and not self.given
 
 
+@dataclass
 class InPlace:
-    """A store that is being changed; raises `FormatError` if a file whose values are written again is damaged.
+    """A store that is being changed; raises `FormatError` if a file whose values are written again is damaged."""
 
-    `own` and `sources`, the stores of ``new`` and of ``known`` samples, have the new numbers of their classes.
-    """
+    store: Store
+    fields: Mapping[str, Field]  #: after the change
+    changes: Changes
+    notify: OnProgress
+    skipped: MoreSkipped = field(default_factory=MoreSkipped)
+    numbers: Numbers = field(default_factory=dict)  #: of the classes of the store
 
-    def __init__(
-        self,
-        own: tuple[Store, Numbers],
-        sources: Mapping[str, tuple[Store, Numbers]],
-        fields: Mapping[str, Field],
-        changes: Changes,
-        notify: OnProgress,
-        skipped: MoreSkipped,
-    ) -> None:
-        (self._store, self._numbers), self._sources = own, sources
-        self._fields, self._changes, self._skipped, self._notify = fields, changes, skipped, notify
-        store, before = self._store, self._store.manifest.fields
-        self._reshaped = [n for n, f in fields.items() if n not in before or before[n].arrays != f.arrays]
-        self._drops = not before.keys() <= fields.keys()
+    def __post_init__(self) -> None:
+        before = self.store.manifest.fields
+        self._reshaped = [n for n, f in self.fields.items() if n not in before or before[n].arrays != f.arrays]
+        self._drops = not before.keys() <= self.fields.keys()
         self._made: list[Path] = []
-        self._total, self._done = sum(map(len, changes.added.values())) + sum(len(store[name]) for name in store), 0
+        self._total = sum(map(len, self.changes.added.values())) + sum(len(self.store[name]) for name in self.store)
+        self._done = 0
         advice = "Nothing was changed: a damaged shard would get new checksums. "
         advice += "Copy the store again, or convert it anew."
-        require_whole_shards(store, dict(self._rewritten()), advice, reading_progress(notify))
+        require_whole_shards(self.store, dict(self._rewritten()), advice, reading_progress(self.notify))
 
     def run(
         self,
@@ -126,17 +159,17 @@ class InPlace:
         edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
     ) -> Manifest:
         """Write the new files, and replace the manifest last, with `step` in the provenance that `edited` returns."""
-        store, manifest = self._store, self._store.manifest
+        store, manifest = self.store, self.store.manifest
         root = store.path / "zarr.json"
         entries, files, before = dict(manifest.splits), dict(manifest.files), root.read_bytes()
         try:
-            for name in dict.fromkeys((*store, *self._changes.added)):
+            for name in dict.fromkeys((*store, *self.changes.added)):
                 files |= self._split_folder(name)
                 entries[name] = self._split(name)
                 sync(store.path / name)
             files |= self._skipped_file()
-            changed = replace(manifest, fields=self._fields, splits=entries, files=files)
-            counts = self._skipped.counts
+            changed = replace(manifest, fields=self.fields, splits=entries, files=files)
+            counts = self.skipped.counts
             data = change_root(
                 before,
                 partial(
@@ -159,18 +192,18 @@ class InPlace:
 
     def _rewritten(self) -> Iterator[tuple[tuple[str, int], list[str]]]:
         """Each shard, as split and position, with rewritten values, and the fields of these."""
-        for name in self._store:
+        for name in self.store:
             for index, shard in enumerate(self._shards(name)):
                 if shard is not None and len(shard):
-                    known = {*shard.staying(self._fields, self._store.layout), *self._given(name)}
-                    if read := [each for each in self._fields if each not in known]:
+                    known = {*shard.kept(self.fields, self.store.layout).names, *self._given(name)}
+                    if read := [each for each in self.fields if each not in known]:
                         yield (name, index), read
 
     def _shards(self, name: str) -> Iterator[ShardRows | None]:
         """The rows that replace each shard of a split; None for a shard that stays."""
         own = self._own(name)
-        sources, erased = self._rows_of(own), self._changes.erased.get(name, _NO_ROWS)
-        for first, last in pairwise(self._store[name].starts.tolist()):
+        sources, erased = self._rows_of(own), self.changes.erased.get(name, _NO_ROWS)
+        for first, last in pairwise(self.store[name].starts.tolist()):
             gone = erased[slice(*erased.searchsorted([first, last]))]
             rows = {each: source.part(first, last) for each, source in sources.items()}
             changed = {
@@ -187,24 +220,21 @@ class InPlace:
     def _rows_of(self, own: Piece) -> dict[str, StoreRows]:
         """By field with new values or arrays, the rows of a split after the change."""
         found: dict[str, StoreRows] = dict.fromkeys(self._reshaped, own) | self._given(own.split)
-        if (replaced := self._changes.replaced.get(own.split)) is not None:
-            store, numbers = self._sources["known"]
-            others = [Piece(store, name, _NO_ROWS, numbers) for name in store]
-            for each, taken in replaced.fields.items():
-                found[each] = Patched(own, taken, others, replaced.owners, replaced.rows)
+        if (replaced := self.changes.replaced.get(own.split)) is not None:
+            found |= {each: Patched(own, replaced, each) for each in replaced.fields}
         return found
 
     def _given(self, name: str) -> dict[str, StoreRows]:
         """The given rows of a split, by field."""
-        return {each: given[name] for each, given in self._changes.given.items() if name in given}
+        return {each: given[name] for each, given in self.changes.given.items() if name in given}
 
     def _own(self, name: str) -> Piece:
         """All rows of a split before the change."""
-        return Piece(self._store, name, np.arange(len(self._store[name])), self._numbers)
+        return Piece(self.store, name, np.arange(len(self.store[name])), self.numbers)
 
     def _split(self, name: str) -> SplitEntry:
         """Metadata of a split with its changes."""
-        before = self._store.manifest.splits.get(name, SplitEntry(()))
+        before = self.store.manifest.splits.get(name, SplitEntry(()))
         shards, gone = list[Shard](), list[int]()
         numbers = count(max((*before.numbers, *before.replaced), default=-1) + 1)
         after = self._shards(name) if before.shards else ()
@@ -216,34 +246,34 @@ class InPlace:
                 if len(changed):
                     shards.append(self._write(name, len(shards), next(numbers), changed))
             self._advance(shard.rows - len(changed or ()))
-        if added := self._added(name):
+        if added := self.changes.added.get(name):
             most = max(shard.rows for shard in added.store.manifest.splits[name].shards)
             for group in shards_of([added], max(1, most)):
                 shards.append(self._write(name, len(shards), next(numbers), group))
         entry = SplitEntry(tuple(shards), self._statistics(name, before), tuple(gone))
         # numbers are never reused, not even that of an emptied last shard
         last = max((*entry.numbers, *gone), default=-1)
-        there = (n for n in before.replaced if n > last or (self._store.path / shard_path(name, n)).is_dir())
+        there = (n for n in before.replaced if n > last or (self.store.path / shard_path(name, n)).is_dir())
         return replace(entry, replaced=(*gone, *there))
 
     def _write(self, name: str, place: int, number: int, rows: ShardRows) -> Shard:
-        folder = self._store.path / shard_path(name, number)
+        folder = self.store.path / shard_path(name, number)
         self._made.append(folder)  # before anything is in it
-        shard, _ = rows.write(folder, self._fields, self._store.layout, self._advance, self._fields)
+        shard, _ = rows.write(folder, self.fields, self.store.layout, self._advance, self.fields)
         return replace(shard, number=None if number == place else number)
 
     def _advance(self, rows: int) -> None:
         self._done += rows
-        self._notify(Progress("copy", self._done, self._total))
+        self.notify(Progress("copy", self._done, self._total))
 
     def _statistics(self, name: str, before: SplitEntry) -> dict[str, Any]:
         """Statistics of all samples of a split; a field without changes is not counted again."""
-        added, own = self._added(name), self._own(name) if before.rows else None
+        added, own = self.changes.added.get(name), self._own(name) if before.rows else None
         sources = self._rows_of(own) if own else {}
         found: dict[str, Any] = {}
-        for each, kind in self._fields.items():
+        for each, kind in self.fields.items():
             known = before.statistics.get(each)
-            if own and (each in sources or name in self._changes.erased):
+            if own and (each in sources or name in self.changes.erased):
                 known = self._counted(known, own, each, sources.get(each))
             if added:
                 parts = [(known, weight_of(own, each, kind))] if own else []
@@ -257,8 +287,8 @@ class InPlace:
 
     def _counted(self, known: object, own: Piece, each: str, source: StoreRows | None) -> dict[str, Any]:
         """Statistics of a field with new values, from a `source`, or erased rows."""
-        field, rows = self._fields[each], own if source is None else source
-        gone, come = self._changes.erased.get(own.split), list[Piece]()
+        field, rows = self.fields[each], own if source is None else source
+        gone, come = self.changes.erased.get(own.split), list[Piece]()
         if isinstance(source, Patched):
             gone, come = np.flatnonzero(source.taken), [*source.pieces(all_rows=False)]
         elif gone is not None:
@@ -269,38 +299,31 @@ class InPlace:
                 return found
         return count_rows([rows], each, field)
 
-    def _added(self, name: str) -> Piece | None:
-        """The rows that are appended to a split."""
-        if name not in self._changes.added:
-            return None
-        store, numbers = self._sources["new"]
-        return Piece(store, name, self._changes.added[name], numbers)
-
     def _skipped_file(self) -> dict[str, File]:
         """Write ``skipped.jsonl`` with more lines after the listed ones, which readers of the old store still use.
 
         To remove lines, list only those before the first removed one, and keep the others in a separate file.
         """
-        if self._skipped.left is not None:
-            left, before = self._skipped.left, skipped_bytes(self._store)
+        if self.skipped.left is not None:
+            left, before = self.skipped.left, skipped_bytes(self.store)
             lines = zip(before.splitlines(keepends=True), left.splitlines(keepends=True), strict=False)
             first = b"".join(line for line, _ in takewhile(lambda pair: pair[0] == pair[1], lines))
             if first == left:
                 return {SKIPPED: _listed(left)}
-            write_file(self._store.path / REST, left)
+            write_file(self.store.path / REST, left)
             return {SKIPPED: _listed(first), REST: _listed(left)}
-        if not self._skipped.lines:
+        if not self.skipped.lines:
             return {}
-        data = skipped_bytes(self._store) + skipped_lines(self._skipped.lines)
-        write_file(self._store.path / SKIPPED, data)
+        data = skipped_bytes(self.store) + skipped_lines(self.skipped.lines)
+        write_file(self.store.path / SKIPPED, data)
         return {SKIPPED: _listed(data)}
 
     def _split_folder(self, name: str) -> dict[str, File]:
         """Metadata of a split's folder, which is created if it is new."""
         listed = f"{name}/zarr.json"
-        if listed in self._store.manifest.files:
+        if listed in self.store.manifest.files:
             return {}
-        folder = self._store.path / name
+        folder = self.store.path / name
         if os.path.lexists(folder):
             expected = "expected no such name, found something that is not of the store. Remove it."
             raise ConversionError(f"{folder}: {expected}")

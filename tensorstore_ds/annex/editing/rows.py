@@ -79,40 +79,6 @@ class Piece:
             rows.append(name, writer.fields[name])
 
 
-@dataclass(frozen=True)
-class Patched:
-    """Rows of a store, of which those that are `taken` get the values of rows of another store."""
-
-    own: Piece
-    taken: NDArray[np.bool_]  #: (n,)
-    others: Sequence[Piece]  #: all rows of each split of the other store
-    owners: NDArray[np.int32]  #: (n,) numbers of these
-    rows: NDArray[np.int64]  #: (n,) rows there
-
-    def __len__(self) -> int:
-        return len(self.taken)
-
-    def part(self, start: int, stop: int) -> Patched:
-        """Rows ``[start, stop)`` of these."""
-        some = slice(start, stop)
-        own = self.own.part(start, stop)
-        return Patched(own, self.taken[some], self.others, self.owners[some], self.rows[some])
-
-    def pieces(self, *, all_rows: bool = True) -> Iterator[Piece]:
-        """These rows in order, as pieces of both stores; without `all_rows`, those of the other one."""
-        owners = np.where(self.taken, self.owners, -1)
-        for first, last in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]):
-            if owners[first] >= 0:
-                yield replace(self.others[owners[first]], rows=self.rows[first:last])
-            elif all_rows:
-                yield self.own.part(first, last)
-
-    def append(self, writer: FieldWriter, names: Iterable[str]) -> None:
-        """Write the values of some fields."""
-        for piece in self.pieces():
-            piece.append(writer, names)
-
-
 def write_store(
     out: Path,
     splits: Mapping[str, Sequence[Piece]],
@@ -238,22 +204,25 @@ def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
 
 
 @dataclass(frozen=True)
-class _WholeShard:
-    """A shard of a store whose files can be reused."""
+class _Kept:
+    """The `names` of fields whose files are those of a shard of a store."""
 
     store: Store
     split: str
     index: int
+    names: Sequence[str]
 
-    @property
-    def shard(self) -> Shard:
-        return self.store.manifest.splits[self.split].shards[self.index]
+    def lengths(self) -> dict[str, int]:
+        """The lengths of these fields."""
+        fields, known = self.store.manifest.fields, self.store.manifest.splits[self.split].shards[self.index].lengths
+        return {group: known[group] for name in self.names for group in fields[name].groups(name)}
 
-    def data_files(self, names: Sequence[str]) -> dict[str, str]:
-        """The data files of fields, by path relative to the shard, and their SHA-256."""
-        fields = {name: self.store.manifest.fields[name] for name in names}
-        arrays = shard_arrays(fields, self.shard.rows, self.shard.lengths, self.store.layout, CHUNK_SIZE)
-        listing = self.store.listing(self.split, self.index)
+    def files(self) -> dict[str, str]:
+        """The data files of these fields, by path relative to the shard, and their SHA-256."""
+        fields = {name: self.store.manifest.fields[name] for name in self.names}
+        shard = self.store.manifest.splits[self.split].shards[self.index]
+        arrays = shard_arrays(fields, shard.rows, shard.lengths, self.store.layout, CHUNK_SIZE)
+        listing = self.store.listing(self.split, self.index) if arrays else {}
         paths = [f"{array}/{geometry.data_path}" for array, geometry in arrays.items() if geometry.rows]
         return {path: listing[path].sha256 for path in paths}
 
@@ -299,23 +268,16 @@ class ShardRows:
                 digest.update(name.encode() + numbers.tobytes())
         return digest.hexdigest()
 
-    def whole(self, layout: Layout) -> _WholeShard | None:
-        """The shard with exactly these rows in order, if its files fit the layout of a store."""
+    def kept(self, fields: Mapping[str, Field], layout: Layout) -> _Kept:
+        """The fields whose files are copied: unchanged ones, if these are the rows of a shard, in order."""
         piece = self.pieces[0]
-        manifest, rows = piece.store.manifest, piece.rows
-        if len(self.pieces) > 1 or not len(rows) or manifest.layout != layout or manifest.chunk_size != CHUNK_SIZE:
-            return None
-        starts = piece.store[piece.split].starts
-        index = int(starts.searchsorted(rows[0], "right")) - 1  # of several that begin there, the one that has rows
-        if not np.array_equal(rows, np.arange(*starts[index : index + 2])):
-            return None
-        return _WholeShard(piece.store, piece.split, index)
-
-    def staying(self, fields: Mapping[str, Field], layout: Layout) -> list[str]:
-        """The fields whose data files are those of a shard."""
-        if self.whole(layout) is None:
-            return []
-        return [name for name in fields if name not in self.changed and _stays(name, fields[name], self.pieces[0])]
+        manifest, starts = piece.store.manifest, piece.store[piece.split].starts
+        names, index = list[str](), 0
+        if len(self.pieces) == 1 and len(piece) and manifest.layout == layout and manifest.chunk_size == CHUNK_SIZE:
+            index = int(starts.searchsorted(piece.rows[0], "right")) - 1  # of several that begin there, the filled one
+            if np.array_equal(piece.rows, np.arange(*starts[index : index + 2])):
+                names = [name for name in fields if name not in self.changed and _stays(name, fields[name], piece)]
+        return _Kept(piece.store, piece.split, index, names)
 
     def write(
         self,
@@ -330,20 +292,17 @@ class ShardRows:
         If the rows are a complete shard, data files of unchanged fields are copied, or linked within a store if the
         file system supports it. Fields and values of objects that a piece's store lacks are unknown in its rows.
         """
-        whole, kept, statistics = self.whole(layout), self.staying(fields, layout), Statistics()
-        lengths = (
-            {group: whole.shard.lengths[group] for name in kept for group in fields[name].groups(name)} if whole else {}
-        )
-        copies = whole.data_files(kept) if whole else {}
+        kept, statistics = self.kept(fields, layout), Statistics()
+        copies = kept.files()
         sums: Mapping[str, Callable[..., Sums | None]] = {
             name: each.sums for name, each in fields.items() if each.is_counted and name not in uncounted
         }
-        read = [name for name in fields if name not in kept or name in sums]
+        read = [name for name in fields if name not in kept.names or name in sums]
         is_final = {}  # by array that is written: whether its bytes are not compressed after
         for name, each in fields.items():
             for path, spec in array_paths(name, each).items():
                 (folder / path).mkdir(parents=True, exist_ok=True)
-                if name not in kept:
+                if name not in kept.names:
                     is_final[path] = (spec.layout or layout) == "memmap"
         behinds = hashing, syncing, counting, copying = [Behind() for _ in range(4)]
 
@@ -356,14 +315,13 @@ class ShardRows:
             files = {path: _File(file, is_final[path], hashing, syncing) for path, file in opened.items()}
             for path in copies:
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            rest = [path for path in copies if whole and not whole.link(path, folder)]
+            rest = [path for path in copies if not kept.link(path, folder)]
             targets = {path: stack.enter_context((folder / path).open("xb", buffering=0)) for path in rest}
             for behind in behinds:  # files are closed after they are stopped
                 stack.callback(behind.stop)  # if an interrupt comes while they are waited for
                 stack.enter_context(behind)
             for path in rest:
-                if whole:
-                    copying.do(whole.copy, path, targets[path], copying, syncing)
+                copying.do(kept.copy, path, targets[path], copying, syncing)
             writer = FieldWriter({name: fields[name] for name in read}, files, count)
             for name, own in self.changed.items():
                 for part in _parts([own]):
@@ -371,7 +329,7 @@ class ShardRows:
             for part in _parts(self.pieces):
                 part.append(writer, [name for name in read if name not in self.changed])
                 advance(len(part))
-        lengths |= writer.lengths
+        lengths = kept.lengths() | writer.lengths
         digests = {path: file.sha256 for path, file in files.items() if file.is_final}
         return complete_shard(folder, fields, len(self), lengths, layout, CHUNK_SIZE, digests, copies), statistics
 
