@@ -126,8 +126,8 @@ def test_whole_shards_are_copied_as_files(
     tmp_path: Path, layout: Any, is_packed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are listed with the same digests; of shards that lack a row, and of all together, the sums are counted."""
-    copy, copied = rows_module._WholeShard.copy, set[int]()
-    monkeypatch.setattr(rows_module._WholeShard, "copy", lambda each, *a: (copied.add(each.index), copy(each, *a)))
+    copy, copied = rows_module._Kept.copy, set[int]()
+    monkeypatch.setattr(rows_module._Kept, "copy", lambda each, *a: (copied.add(each.index), copy(each, *a)))
     whole = store(tmp_path / "a.tsds", 23, shard_nbytes=4000, layout=layout)
     counts = [shard.rows for shard in whole.manifest.splits["train"].shards]
     assert len(counts) >= 3 and min(counts[:-1]) > 1
