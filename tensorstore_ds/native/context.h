@@ -35,10 +35,10 @@ typedef struct {
 } memory;
 
 typedef struct {
-    int count, taps, precision;
+    int count, taps, precision, low; /* begin[i] counts from pixel `low` on, where the first result begins */
     int32_t *begin, *length;
     int16_t *weights; /* (count, taps), taps even */
-    int16_t *spread;  /* ((count + 1) / 2, taps / 2, 16): of two results, each pair of weights four times */
+    int16_t *spread;  /* ((count + 7) / 8, 4, taps / 2, 16): of results i and i + 4, each pair of weights four times */
     memory memory;
 } filter;
 

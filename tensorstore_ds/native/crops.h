@@ -169,22 +169,21 @@ static void make_line(const part *p, int y, int count, uint8_t *scratch, uint8_t
 
 /* --- one image ------------------------------------------------------------------------------------------------------ */
 
-/* Along an axis, at a scale: where the pixels begin that a filter counts from, and which are seen. */
+/* Along an axis, at a scale: the pixels that are seen, from which on a filter counts. */
 typedef struct {
-    int base, low, high;
+    int low, high;
 } span;
 
 /* Of a mirrored image, the decoded pixel that reaches beyond its edge comes first. */
 static int make_filter(filter *f, const crop_axis *a, int length, int scale, int is_mirrored, span *s) {
     int pixels = (length + scale - 1) / scale, begin = is_mirrored ? length - pixels * scale : 0;
     double origin = (a->origin - begin) / scale, extent = a->extent / scale;
-    s->base = (int)floor(origin);
-    int limit = (int)ceil(origin - s->base + extent);
-    if (limit > pixels - s->base) limit = pixels - s->base;
-    int code = filter_make(f, origin - s->base, extent, a->resized, a->first, a->count, limit);
+    int base = (int)floor(origin), limit = (int)ceil(origin - base + extent);
+    if (limit > pixels - base) limit = pixels - base;
+    int code = filter_make(f, origin - base, extent, a->resized, a->first, a->count, limit);
     if (code != CROP_OK) return code;
-    s->low = s->base + f->begin[0];
-    s->high = s->base + f->begin[a->count - 1] + f->length[a->count - 1];
+    s->low = base + f->low;
+    s->high = s->low + f->begin[a->count - 1] + f->length[a->count - 1];
     return s->low < s->high && s->high <= pixels ? CROP_OK : CROP_OTHER;
 }
 
@@ -228,9 +227,9 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     int stored_height = (h.height + s - 1) / s, stored_width = (h.width + s - 1) / s;
     span lines = turn[0] ? columns : rows, places = turn[0] ? rows : columns; /* as stored */
     if (turn[0] ? turn[2] : turn[1])
-        lines = (span){0, stored_height - lines.high, stored_height - lines.low};
+        lines = (span){stored_height - lines.high, stored_height - lines.low};
     if (turn[0] ? turn[1] : turn[2])
-        places = (span){0, stored_width - places.high, stored_width - places.low};
+        places = (span){stored_width - places.high, stored_width - places.low};
 
     part p = {.header = &h, .scale = s, .components = h.components};
     plan_planes(&p);
@@ -302,9 +301,9 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
             from = line + 4 * (size_t)(columns.low - part_left);
         }
         resize_line(&ctx->across, from, ctx->rows.bytes + row_nbytes * (size_t)(y % ring));
-        for (; made < down->count && rows.base + down->begin[made] + down->length[made] <= y + 1; made++) {
+        for (; made < down->count && rows.low + down->begin[made] + down->length[made] <= y + 1; made++) {
             for (int k = 0; k < down->length[made]; k++)
-                taken[k] = ctx->rows.bytes + row_nbytes * (size_t)((rows.base + down->begin[made] + k) % ring);
+                taken[k] = ctx->rows.bytes + row_nbytes * (size_t)((rows.low + down->begin[made] + k) % ring);
             resize_column(down, made, taken, result, row_nbytes);
             store_line(result, count_x, channels, job->flip != 0,
                        out + ((size_t)(job->y.at + made) * (size_t)width + (size_t)job->x.at) * (size_t)channels);
