@@ -436,3 +436,15 @@ def test_only_pixels_that_change_are_counted(tmp_path: Path, monkeypatch: pytest
     assert tsds.update(path, source).updated.count == 1
     assert counted == [1, 1]  # the old and the new ones of the image that changed
     assert tsds.open(path)["train"].statistics == tsds.open(fresh)["train"].statistics
+
+
+@pytest.mark.parametrize("encoding", ["source", "jpeg"])
+def test_statistics_of_replaced_files_are_joined(tmp_path: Path, encoding: str) -> None:
+    source = boxes_of(tmp_path / "src", *"abcd")
+    path = converted(source, tmp_path / "s.tsds", encoding=encoding)
+    before = tsds.open(path)["train"].statistics["image"]
+    images(source / "JPEGImages", "b.png", seed=7)
+    assert tsds.update(path, source).updated_fields == {"image": 1}
+    after = tsds.open(path)["train"].statistics["image"]
+    assert after.keys() == before.keys()
+    np.testing.assert_allclose(after["mean"], before["mean"], rtol=0.05)

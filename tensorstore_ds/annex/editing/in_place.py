@@ -287,17 +287,17 @@ class InPlace:
 
     def _counted(self, known: object, own: Piece, each: str, source: StoreRows | None) -> dict[str, Any]:
         """Statistics of a field with new values, from a `source`, or erased rows."""
-        field, rows = self.fields[each], own if source is None else source
-        gone, come = self.changes.erased.get(own.split), list[Piece]()
+        field, gone = self.fields[each], self.changes.erased.get(own.split)
+        come, after = iter(list[Piece]()), iter([own if source is None else source])
         if isinstance(source, Patched):
-            gone, come = np.flatnonzero(source.taken), [*source.pieces(all_rows=False)]
+            gone, come, after = np.flatnonzero(source.taken), source.pieces(all_rows=False), source.pieces()
         elif gone is not None:
-            rows = replace(own, rows=np.delete(own.rows, gone))
+            after = iter([replace(own, rows=np.delete(own.rows, gone))])
         if gone is not None and (source is None or isinstance(source, Patched)) and each not in self._reshaped:
             found = count_changed(known, own, replace(own, rows=gone), come, each, field)
             if found is not None:
                 return found
-        return count_rows([rows], each, field)
+        return count_rows(after, each, field)
 
     def _skipped_file(self) -> dict[str, File]:
         """Write ``skipped.jsonl`` with more lines after the listed ones, which readers of the old store still use.
