@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from array import array
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
@@ -193,6 +194,7 @@ class BlockRows:
         self._masks = of_kind(format.fields, MaskField)
         self._rows: list[EncodedSample] = []
         self._statistics = Statistics()
+        self._file_nbytes, self._images_of = 0, list[str]()  # of the rows, not yet in the statistics
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -220,8 +222,10 @@ class BlockRows:
 
     def _take(self, sample: Sample, row: EncodedSample, sums: ImageSums, *, is_file: bool) -> None:
         row.sums = None  # which hold the pixels of a file: a block of files can have very many
-        images_of = {str(row.channels): 1} if is_file else {}
-        self._statistics.add({"image": replace(sums, file_nbytes=row.file_nbytes, images_of=images_of)})
+        self._file_nbytes += row.file_nbytes
+        self._images_of += [str(row.channels)] * is_file
+        if sums.count:
+            self._statistics.add({"image": sums})
         if doubtful := doubtful_boxes(sample.key, sample.objects, row.size, relative=sample.relative):
             self._statistics.add({n: ObjectSums(doubtful=doubtful) for n in of_kind(self.format.fields, ObjectsField)})
         if faults(row.problems) and not len(row.objects["boxes"]):
@@ -255,8 +259,15 @@ class BlockRows:
         pixels.picture.close()
         return sum(sums, ImageSums())
 
+    def _count_files(self) -> None:
+        if self._rows:
+            counted = ImageSums(file_nbytes=self._file_nbytes, images_of=dict(Counter(self._images_of)))
+            self._statistics.add({"image": counted})
+        self._file_nbytes, self._images_of = 0, []
+
     def statistics(self) -> Statistics:
         """Return the statistics of all rows that `add_header` added, except pixels and masks, and forget the rows."""
+        self._count_files()
         for name, field in self.format.fields.items() if self._rows else ():
             if not field.is_large:
                 rows = field.rows(name, self._rows)
@@ -267,6 +278,7 @@ class BlockRows:
     def write(self, folder: Path, first_row: int, files: bytes = b"") -> BlockResult:
         """Write the fixed rows into place in a shard's folder, and return the rest."""
         tables: dict[str, tuple[NDArray[np.int64], Mapping[str, Values]]] = {}
+        self._count_files()
         for name, field in self.format.fields.items():
             if isinstance(field, ArrayField):
                 is_between = name == "image" and any(
