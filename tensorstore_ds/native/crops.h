@@ -354,7 +354,7 @@ static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entr
         if (!reserve_planes(ctx, &p)) return -2;
     }
     work w = {.own = ctx, .part = &p, .file = file, .entry = (jpeg_entry *)(void *)ctx->entries.bytes,
-              .source = file.bytes + h.start};
+              .source = (int64_t)h.start};
     int code = decode(&w);
     if (code != CROP_OK) return code == CROP_MEMORY ? -2 : -1;
     if (p.bottom && !sum_pixels(ctx, &p, sums)) return -2;

@@ -83,8 +83,7 @@ typedef struct {
     int row;                /* the next line of the part to begin */
     int64_t next, final;    /* the next interval to begin, and the last one of the line before `row` */
     jpeg_entry *entry;      /* where the next entry is written to, if they are wanted */
-    const uint8_t *source;  /* where in the file `seen` unstuffed bytes end */
-    int64_t seen;
+    int64_t seen, source;   /* how many unstuffed bytes its codes begin behind, and where in the file that is */
     int code;               /* what became of it */
     const unit_block *end;  /* of the blocks */
     unit_block blocks[MOST_BLOCKS];
@@ -124,10 +123,10 @@ static void plan_blocks(work *w) {
 
 static int failed(work *w, int code) {
     w->code = code;
-    return -1;
+    return 0;
 }
 
-/* --- the units of a lane: each function returns 1 if it has some, 0 if there are none, -1 if something is wrong ------ */
+/* --- the units of a lane: each function returns whether it has some, 0 as well if something is wrong ----------------- */
 
 static void begin_codes(lane *l, const uint8_t *from, uint8_t *stop) {
     memset(stop, 0, PAD);
@@ -276,25 +275,26 @@ static int write_entry(lane *l) {
     if (bits >= 8 * (l->stop - l->from)) return failed(w, CROP_DAMAGED);
     int64_t more = (bits >> 3) - w->seen;
     w->source += more + count_ff(l->from + w->seen, more), w->seen += more; /* behind each FF, a zero was stuffed */
-    *w->entry++ = (jpeg_entry){(uint32_t)((w->source - w->file.bytes) * 8 + (bits & 7)),
+    *w->entry++ = (jpeg_entry){(uint32_t)(w->source * 8 + (bits & 7)), /* files with entries have less than 2^29 bytes */
                                {(int16_t)l->last[0], (int16_t)l->last[1], (int16_t)l->last[2]}, 0};
     l->left = units_of_entry(l);
     return 1;
 }
 
+static int first_units(lane *l) {
+    if (l->work->find == FIND_ENTRIES) return take_line(l);
+    if (l->work->find == FIND_RESTARTS) return take_interval(l);
+    return take_scan(l) && (!l->work->entry || write_entry(l));
+}
+
 /* At the end of units that are checked. */
-static int next_units(lane *l, int is_first) {
-    const work *w = l->work;
-    const jpeg_header *h = w->part->header;
-    if (w->find == FIND_ENTRIES) return is_first ? take_line(l) : next_piece(l);
-    if (is_first) {
-        int code = w->find == FIND_RESTARTS ? take_interval(l) : take_scan(l);
-        return code == 1 && w->entry ? write_entry(l) : code;
-    }
+static int next_units(lane *l) {
+    work *w = l->work;
+    if (w->find == FIND_ENTRIES) return next_piece(l);
     if (w->entry) return write_entry(l);
-    int is_whole = w->find == FIND_RESTARTS || l->row == h->down; /* else the rest of the scan is not decoded */
-    if (is_whole && !ends_with_codes(l)) return failed(l->work, CROP_DAMAGED);
-    return w->find == FIND_RESTARTS ? take_interval(l) : 0;
+    int is_whole = w->find == FIND_RESTARTS || l->row == w->part->header->down; /* else more codes follow, unread */
+    if (is_whole && !ends_with_codes(l)) return failed(w, CROP_DAMAGED);
+    return w->find == FIND_RESTARTS && take_interval(l);
 }
 
 /* --- the blocks of a lane ------------------------------------------------------------------------------------------- */
@@ -310,8 +310,8 @@ static void look_at_unit(lane *l) {
     }
 }
 
-/* Makes the samples of the block before. By now its coefficients, written one by one, are in the cache, and can be read
- * many at once. */
+/* Makes the samples of the block before; 0 if something is wrong. By now its coefficients, written one by one, are in the
+ * cache, and can be read many at once. */
 INLINE int make_samples(lane *l) {
     const unit_block *kind = l->waiting_kind;
     if (!kind) return 1;
@@ -323,7 +323,8 @@ INLINE int make_samples(lane *l) {
     return 1;
 }
 
-/* Up to its first symbol of AC. Its codes begin before the end, and have at most 64 x 27 bits: PAD is more. */
+/* Begins a block, up to its first symbol of AC; 0 if something is wrong. Its codes begin before the end, and have at most
+ * 64 x 27 bits: PAD is more. */
 INLINE int begin_block(lane *l) {
     const unit_block *kind = l->kind;
     reader r = l->reader;
@@ -340,7 +341,8 @@ INLINE int begin_block(lane *l) {
     return 1;
 }
 
-/* Where `take_symbol` has stopped: takes a slow symbol, or ends the block and begins the next one. */
+/* Where `take_symbol` has stopped: takes a slow symbol, or ends the block and begins the next one. 0: no block is left, or
+ * something is wrong. */
 static __attribute__((noinline)) int go_on(lane *l) {
     int k = (int)((uintptr_t)l->reader.place & 0xFF);
     if (k >= AT_SLOW) {
@@ -348,7 +350,7 @@ static __attribute__((noinline)) int go_on(lane *l) {
         k = (int)((uintptr_t)l->reader.place & 0xFF);
     }
     if (__builtin_expect(k > 64 && k < AT_END, 0)) return failed(l->work, CROP_DAMAGED);
-    if (__builtin_expect(make_samples(l) < 0, 0)) return -1;
+    if (__builtin_expect(!make_samples(l), 0)) return 0;
     if (l->is_seen) {
         int16_t *ended = l->reader.block;
         l->reader.block = l->waiting, l->waiting = ended;
@@ -358,10 +360,7 @@ static __attribute__((noinline)) int go_on(lane *l) {
     if (++l->kind == l->work->end) {
         l->kind = l->work->blocks;
         if (++l->column == l->work->part->header->across) l->column = 0, l->row++;
-        if (!--l->left) {
-            int code = next_units(l, 0);
-            if (code != 1) return code < 0 || make_samples(l) < 0 ? -1 : 0;
-        }
+        if (!--l->left && !next_units(l)) return make_samples(l), 0;
         look_at_unit(l);
     }
     return begin_block(l);
@@ -369,20 +368,18 @@ static __attribute__((noinline)) int go_on(lane *l) {
 
 static int begin(lane *l) {
     l->kind = l->work->blocks;
-    int code = next_units(l, 1);
-    if (code != 1) return code;
+    if (!first_units(l)) return 0;
     look_at_unit(l);
     return begin_block(l);
 }
 
 /* --- running -------------------------------------------------------------------------------------------------------- */
 
-/* Until one of two lanes has no more units: its number; -1 if something is wrong. Local readers stay in registers. */
+/* Until one of two lanes has no block left, or something is wrong with it: its number. Local readers stay in registers. */
 static int run_both(lane *first, lane *second) {
     reader a = first->reader, b = second->reader;
     for (;;) {
         refill(&a), refill(&b);
-        int code;
 #define BOTH                                   \
     if (!take_symbol(&a)) goto first_stopped;  \
     if (!take_symbol(&b)) goto second_stopped;
@@ -391,46 +388,40 @@ static int run_both(lane *first, lane *second) {
         continue;
     first_stopped:
         first->reader = a;
-        if ((code = go_on(first)) != 1) return second->reader = b, code;
+        if (!go_on(first)) return second->reader = b, 0;
         a = first->reader;
         continue;
     second_stopped:
         second->reader = b;
-        if ((code = go_on(second)) != 1) return first->reader = a, code < 0 ? -1 : 1;
+        if (!go_on(second)) return first->reader = a, 1;
         b = second->reader;
     }
 }
 
-static int run_one(lane *l) {
-    reader r = l->reader;
-    for (;;) {
-        refill(&r);
-        if (take_symbol(&r) && take_symbol(&r) && take_symbol(&r) && take_symbol(&r)) continue;
+static void run_one(lane *l) {
+    do {
+        reader r = l->reader;
+        do refill(&r);
+        while (take_symbol(&r) && take_symbol(&r) && take_symbol(&r) && take_symbol(&r));
         l->reader = r;
-        int code = go_on(l);
-        if (code != 1) return code;
-        r = l->reader;
-    }
+    } while (go_on(l));
 }
 _Static_assert(4 * LOOK <= 56, "four symbols from one refill to the next");
 
-/* Decodes all that the part of `w` needs. */
+/* Decodes all that the part of `w` needs; returns what became of it. */
 static int decode(work *w) {
     _Alignas(32) int16_t blocks[2 * MOST_LANES][BLOCK_ROOM];
     lane lanes[MOST_LANES];
-    int is_left[MOST_LANES], code;
+    int is_left[MOST_LANES];
     plan_blocks(w);
     for (int i = 0; i < MOST_LANES; i++) {
         lanes[i] = (lane){.work = w, .scan = &w->own->scans[i], .waiting = blocks[2 * i + 1]};
         lanes[i].reader.block = blocks[2 * i];
-        if ((is_left[i] = begin(&lanes[i])) < 0) return w->code;
+        is_left[i] = w->code == CROP_OK && begin(&lanes[i]);
     }
-    if (is_left[0] && is_left[1]) {
-        if ((code = run_both(&lanes[0], &lanes[1])) < 0) return w->code;
-        is_left[code] = 0;
-    }
+    if (is_left[0] && is_left[1]) is_left[run_both(&lanes[0], &lanes[1])] = 0;
     for (int i = 0; i < MOST_LANES; i++)
-        if (is_left[i] && run_one(&lanes[i]) < 0) return w->code;
-    return CROP_OK;
+        if (is_left[i] && w->code == CROP_OK) run_one(&lanes[i]);
+    return w->code;
 }
 #endif
