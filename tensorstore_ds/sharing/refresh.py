@@ -48,7 +48,12 @@ def refresh(copying: Pull) -> Transfer:
             if not is_ours or open_store(out).sha256 != store.sha256:
                 raise ConversionError(f"{out}: another process changes this store. Run the same command again.")
             _put(copying.store, out, content, new)
-            _remove_replaced(out, parse_root(content.root)[0])
+            try:
+                _remove_replaced(out, parse_root(content.root)[0])
+            except OSError as error:
+                what = "replaced shards are gone from the store, but their old files could not all be removed"
+                advice = "Run the same command again to remove them."
+                raise ConversionError(f"{out}: {what} ({error.filename}: {error.strerror}). {advice}") from error
         copying.folder.end()
     if copying.verifies and (problems := verify_store(out)):
         raise FormatError(problems, f"The store at {copying.origin.url} is damaged: tell its owner.")

@@ -37,7 +37,7 @@ from tensorstore_ds.conversion.build import one_line_for_failures
 from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
-from tensorstore_ds.durable import lock, own_nbytes, partial_of, sync, write_file
+from tensorstore_ds.durable import locked_folder, own_nbytes, partial_of, sync, write_file
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json
 from tensorstore_ds.format.joining import Numbers
@@ -378,16 +378,10 @@ def locked(path: Path) -> Iterator[None]:
     if not path.is_dir():
         open_store(path)  # says what is wrong with it
         raise OptionError(f"{path}: expected a store that is a folder, found a packed one. Unpack it with tsds unpack.")
-    if not hasattr(os, "O_DIRECTORY"):  # Windows opens no folder
-        yield
-        return
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not lock(descriptor):
+    with locked_folder(path) as is_ours:
+        if not is_ours:
             raise ConversionError(f"{path}: another process changes this store now. Wait until it has ended.")
         yield
-    finally:
-        os.close(descriptor)
 
 
 @dataclass(frozen=True, slots=True)
