@@ -334,3 +334,38 @@ def test_numbers_that_leave_16_bits_are_left_to_libjpeg(is_plain: bool) -> None:
     finally:
         native.core.use_plain(False)
     assert taken[True] == 48 and taken[False] >= 20
+
+
+def of_first_numbers(value: int, quantizer: int) -> bytes:
+    """A gray file of 16x16: the first number of its first block is `value`, and 16 zeros follow it before the end."""
+
+    def segment(marker: int, data: bytes) -> bytes:
+        return bytes([0xFF, marker]) + (len(data) + 2).to_bytes(2, "big") + data
+
+    codes = bytes([0, 2]) + bytes(14)  # two codes of 2 bits: 00 and 01
+    bits = f"01{value if value > 0 else value + 2047:011b}0100" + "000100" * 3
+    bits += "1" * (-len(bits) % 8)
+    return (
+        b"\xff\xd8"
+        + segment(0xDB, b"\0" + bytes([quantizer]) * 64)
+        + segment(0xC0, bytes([8, 0, 16, 0, 16, 1, 1, 0x11, 0]))
+        + segment(0xC4, b"\0" + codes + bytes([0, 11]))
+        + segment(0xC4, b"\x10" + codes + bytes([0, 0xF0]))
+        + segment(0xDA, bytes([1, 1, 0, 0, 63, 0]))
+        + int(bits, 2).to_bytes(len(bits) // 8, "big").replace(b"\xff", b"\xff\0")
+        + b"\xff\xd9"
+    )
+
+
+@pytest.mark.parametrize("value", [-2000, 1100, 2000])
+@pytest.mark.parametrize("quantizer", [1, 5, 20])
+def test_a_block_of_zeros_that_are_coded_is_as_flat_as_one_without(core: Any, value: int, quantizer: int) -> None:
+    data, is_taken = of_first_numbers(value, quantizer), abs(value * quantizer) <= 4080
+    for scale in (1, 2, 4, 8):
+        out = np.zeros((16 // scale, 16 // scale, 1), np.uint8)
+        assert decoded_by_the_kernel(data, scale, out) == is_taken
+        if is_taken:
+            expected = decode_jpeg(data, read_header(data), channels=1, scale=scale)
+            np.testing.assert_array_equal(out, expected, f"at 1/{scale}")
+    if not is_taken:
+        assert native.walk(data)[1] == ()

@@ -325,9 +325,9 @@ static __attribute__((noinline, cold)) int has_room(const int16_t *block, const 
 static inline int inverse_dct(const int16_t *block, int is_flat, const jpeg_header *h, int component, int size, uint8_t *out,
                                size_t stride) {
     const uint16_t *quantizers = h->quantizers[component];
+    int32_t dc = block[0] * quantizers[0];
+    if (dc < -MOST_DC || dc > MOST_DC) return 0;
     if (is_flat || size == 1) {
-        int32_t dc = block[0] * quantizers[0];
-        if (dc < -MOST_DC || dc > MOST_DC) return 0;
         uint8_t sample = sample_of((dc + 4) >> 3);
         for (int i = 0; i < size; i++) memset(out + (size_t)i * stride, sample, (size_t)size);
         return 1;

@@ -244,7 +244,7 @@ INLINE void drop(reader *r, int n) {
     r->bits -= (uint32_t)n;
 }
 
-static inline int64_t bits_read(const reader *r, const uint8_t *from) { return 8 * (r->at - from) - (r->bits & 63); }
+static inline int64_t bits_read(const reader *r, const uint8_t *from) { return 8 * (int64_t)(r->at - from) - (r->bits & 63); }
 
 /* The value of 0 to 15 bits that are next. */
 static inline int32_t take_value(reader *r, int size) {

@@ -249,7 +249,7 @@ static int take_line(lane *l) {
 }
 
 static int ends_with_codes(const lane *l) {
-    int64_t left = 8 * (l->stop - l->from) - bits_read(&l->reader, l->from);
+    int64_t left = 8 * (int64_t)(l->stop - l->from) - bits_read(&l->reader, l->from);
     return left >= 0 && left < 8;
 }
 
@@ -272,7 +272,7 @@ static int write_entry(lane *l) {
     work *w = l->work;
     int64_t bits = bits_read(&l->reader, l->from);
     if (l->row == w->part->header->down) return ends_with_codes(l) ? 0 : failed(w, CROP_DAMAGED);
-    if (bits >= 8 * (l->stop - l->from)) return failed(w, CROP_DAMAGED);
+    if (bits >= 8 * (int64_t)(l->stop - l->from)) return failed(w, CROP_DAMAGED);
     int64_t more = (bits >> 3) - w->seen;
     w->source += more + count_ff(l->from + w->seen, more), w->seen += more; /* behind each FF, a zero was stuffed */
     *w->entry++ = (jpeg_entry){(uint32_t)(w->source * 8 + (bits & 7)), /* files with entries have less than 2^29 bytes */
