@@ -38,8 +38,10 @@ from .annex.training.train import train as train
 from .annex.viewing.show import show as show
 from .annex.viewing.view import view as view
 from .conversion.convert import convert as convert
+from .conversion.encodings import Jpeg as Jpeg
 from .conversion.estimate import estimate as estimate
 from .conversion.options import ConvertOptions as ConvertOptions
+from .conversion.values import Fit as Fit
 from .conversion.writer import Writer as Writer
 from .errors import (
     FormatError as FormatError,

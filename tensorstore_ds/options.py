@@ -11,18 +11,22 @@ runs, and the flag of the command::
             check(self)
 
 A `Literal` annotation lists the choices. The class itself checks conditions that involve two options.
+
+An option may be a value: an object of one of several `declared` classes, whose fields belong to it. Flags, stores and
+journals have flat names instead: `flags` lists them, `flat` takes values apart, and `from_flat` puts them together.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import inspect
 import math
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import islice
 from numbers import Integral, Real
 from pathlib import Path
@@ -60,6 +64,9 @@ class Option:
     is ``bytes`` for a number of bytes. `decides` tells whether the option can change the result, not only the speed,
     and `recorded` whether it is stored with the result, which paths are not, because they are private. `group` is the
     title in the help of commands. `name`, `type` (without None) and `default` come from the class.
+
+    `values` are the classes of an option that is a value. The flat option that asks for one of them, and the value it
+    then has if that is a text, are the attribute `asked` of the class. `flag` is the flat name, if it is not `name`.
     """
 
     help: str
@@ -73,9 +80,16 @@ class Option:
     decides: bool = True
     recorded: bool = True
     group: str = ""
+    values: tuple[Any, ...] = ()
+    flag: str = ""
     name: str = ""
     type: Any = None
     default: Any = None
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The classes of values that their name alone stands for."""
+        return {value.asked[1]: value for value in self.values if value.asked[0] == self.name}
 
     @property
     def item(self) -> Any:
@@ -111,6 +125,8 @@ class Option:
 
         Scalars become Python's own types, one side of a square becomes (height, width), and sequences become tuples.
         """
+        if self.values:
+            return self._taken_value(value)
         value, several, items = _plain(value), get_origin(self.type), get_args(self.type)
         if several is Mapping:
             return self._taken_by_name(value)
@@ -131,6 +147,15 @@ class Option:
         is_size = all(type(_plain(each)) is int for each in values)
         found = "x".join(map(_shown, values)) if is_size else values
         return tuple(self._taken_one(each, found) for each in values)
+
+    def _taken_value(self, value: Any) -> Any:
+        names = self.by_name
+        if isinstance(value, str) and value in names:
+            return names[value]()
+        if type(value) not in self.values:
+            expected = f"one of {', '.join(names)}" if names else " or ".join(f"{v.__name__}(...)" for v in self.values)
+            raise refusal(self.name, expected, _shown(value), names)
+        return value
 
     def _taken_by_name(self, value: Any) -> dict[str, Any]:
         item = get_args(self.type)[1]
@@ -199,6 +224,14 @@ def declared(cls: type[_T]) -> type[_T]:
     """Make a frozen dataclass whose docstring describes its options."""
     described = inspect.cleandoc(cls.__doc__ or "")  # before a dataclass writes one of its own
     made = dataclass(frozen=True)(cls)
+    if any(each.values for each in _raw(made)):
+        init = made.__init__
+
+        @functools.wraps(init)
+        def init_flat(self: _T, **given: Any) -> None:
+            init(self, **from_flat(made, given))
+
+        cast(Any, made).__init__ = init_flat
     lines = [f"    {each.name}: {each.help}{f' Default: {each.shown}.' if each.shown else ''}" for each in _raw(made)]
     made.__doc__ = "\n".join([described, "", "Attributes:", *lines])
     return made
@@ -234,7 +267,7 @@ def takes_options(cls: type[Any], *, default: Any = MISSING) -> Callable[[_F], _
                 default=each.default if default is MISSING else default,
                 annotation=_annotation(cls, each.name),
             )
-            for each in _raw(cls)
+            for each in [*_raw(cls), *(flags(cls)[name] for name in getattr(cls, "SHORT", ()))]
         ]
         cast(Any, function).__signature__ = signature.replace(parameters=[*own, *keywords])
         return function
@@ -257,12 +290,18 @@ def chosen(options: Any, cls: type[_T], keywords: Mapping[str, Any]) -> _T:
 
 def with_changes(options: _T, changes: Mapping[str, Any]) -> _T:
     """The options with some values replaced by name. Raises `OptionError` for an unknown name."""
-    _check_names(changes, type(options))
-    return replace(options, **changes) if changes else options  # type: ignore[type-var]  # a declared class is a dataclass
+    cls = type(options)
+    _check_names(changes, cls)
+    slots = _slots(cls)
+    changed = {name for name in changes if _is_flat(cls, name, changes[name])}
+    touched = {slot for slot, names in slots.items() if names & changed}
+    given = {each.name: getattr(options, each.name) for each in _raw(cls) if each.name not in touched}
+    parts = {name: value for name, value in flat(options).items() if any(name in slots[slot] for slot in touched)}
+    return cls(**from_flat(cls, {**given, **parts, **changes}, strict=changed)) if changes else options
 
 
 def _check_names(names: Iterable[str], cls: type[Any]) -> None:
-    known = declarations(cls)
+    known = {**declarations(cls), **flags(cls)}
     for name in names:
         if name not in known:
             near = _nearest(name, known)
@@ -270,8 +309,117 @@ def _check_names(names: Iterable[str], cls: type[Any]) -> None:
             raise OptionError(f"`{name}`: expected an option of {cls.__name__}, found another name. {advice}")
 
 
+def flags(cls: type[Any]) -> Mapping[str, Option]:
+    """The options of a class by their flat names, in its `ORDER`. Its attribute `FLAGS` replaces some."""
+    if cls not in _flags:
+        _flags[cls] = _found_flags(cls)
+    return _flags[cls]
+
+
+_flags: dict[type[Any], Mapping[str, Option]] = {}
+
+
+def _found_flags(cls: type[Any]) -> Mapping[str, Option]:
+    found, order = dict[str, Option](), {name: place for place, name in enumerate(getattr(cls, "ORDER", ()))}
+    for name, each in declarations(cls).items():
+        if not each.values:
+            found[name] = each
+        elif each.by_name:
+            default = None if each.default is None else each.default.asked[1]
+            found[name] = replace(each, values=(), type=str, among=tuple(each.by_name), default=default)
+        for own in (own for value in each.values for own in declarations(value).values()):
+            default = None if own.default is MISSING else own.default
+            if (flat_name := own.flag or own.name) in order:
+                found.setdefault(flat_name, replace(own, name=flat_name, default=default))
+    for name, each in getattr(cls, "FLAGS", {}).items():
+        found[name] = replace(each, name=name)
+    return dict(sorted(found.items(), key=lambda item: order.get(item[0], -1)))
+
+
+def flat(options: Any) -> dict[str, Any]:
+    """The options of an object by their flat names, in order."""
+    held: dict[str, Any] = {}
+    for name, each in declarations(type(options)).items():
+        value = getattr(options, name)
+        if not each.values:
+            held[name] = value
+        elif value is not None:
+            held |= {name: getattr(value, own) for name, own in _flat_names(type(value)).items()}
+            held |= {value.asked[0]: value.asked[1]} if value.asked[1] else {}
+    return {name: held.get(name, each.default) for name, each in flags(type(options)).items()}
+
+
+def from_flat(cls: type[Any], given: Mapping[str, Any], strict: Set[str] | None = None) -> dict[str, Any]:
+    """The fields of a class, of which some may be given by flat names.
+
+    Raises `OptionError` for a flat name that belongs to a value that is not asked for. Those that are not in `strict`
+    are ignored instead.
+    """
+    parts = {name: value for name, value in given.items() if _is_flat(cls, name, value)}
+    made = {name: value for name, value in given.items() if name not in parts}
+    if not parts:
+        return made
+    known = flags(cls)
+    parts = {n: v if v is None and known[n].default is None else known[n].validated(v) for n, v in parts.items()}
+    used: set[str] = set()
+    for slot, each in declarations(cls).items():
+        own = [name for name in parts if name in _slots(cls).get(slot, ())]
+        if not own:
+            continue
+        if made.get(slot) is not None and slot not in parts:
+            own_value = type(made[slot]).__name__
+            raise OptionError(f"`{own[0]}` is a part of `{slot}`, which is given as {own_value}(...): leave it out.")
+        asked = [value for value in each.values if _is_asked(value, parts, known)]
+        if len(asked) > 1:
+            both = " and ".join(map(_asking, asked))
+            raise OptionError(f"{both} contradict each other: leave out one of them.")
+        for value in asked:
+            names = _flat_names(value)
+            used |= {value.asked[0], *names}
+            made[slot] = value(**{names[name]: parts[name] for name in own if name in names})
+    for name in parts.keys() - used if strict is None else (parts.keys() - used) & strict:
+        if parts[name] != known[name].default:
+            owners = [value for slot in _raw(cls) for value in slot.values if name in _flat_names(value)]
+            to = " or ".join(_asking(owner) for owner in owners if owner.asked[1] != "auto")
+            raise OptionError(f"`{name}` belongs to {to}: add that, or leave it out.")
+    return made
+
+
+def _is_flat(cls: type[Any], name: str, value: Any) -> bool:
+    """Whether an option with this value is a flat one, not a field."""
+    known = {each.name: each for each in _raw(cls)}
+    return (bool(known[name].values) and isinstance(value, str)) if name in known else name in flags(cls)
+
+
+def _is_asked(value: Any, parts: Mapping[str, Any], known: Mapping[str, Option]) -> bool:
+    name, text = value.asked
+    found = parts.get(name, known[name].default)
+    return bool(found == text) if text else found is not None
+
+
+def _asking(value: Any) -> str:
+    """How flat options ask for a value."""
+    name, text = value.asked
+    return f'`{name}="{text}"`' if text else f"`{name}`"
+
+
+def _slots(cls: type[Any]) -> dict[str, set[str]]:
+    """The flat names that belong to each option that is a value."""
+    return {
+        slot.name: {name for value in slot.values for name in (value.asked[0], *_flat_names(value))}
+        for slot in _raw(cls)
+        if slot.values
+    }
+
+
+def _flat_names(cls: type[Any]) -> dict[str, str]:
+    """The field of each flat name of a value."""
+    return {each.flag or each.name: each.name for each in _raw(cls)}
+
+
 def _annotation(cls: type[Any], name: str) -> str:
-    return next(str(own[name]) for own in map(inspect.get_annotations, cls.__mro__) if name in own)
+    classes = (*cls.__mro__, *(value for slot in _raw(cls) for value in slot.values))
+    return next(str(own[name]) for own in map(inspect.get_annotations, classes) if name in own)
 
 
 def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()) -> OptionError:
@@ -335,10 +483,15 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 def deciding(options: Any) -> dict[str, Any]:
-    """Names and values, as plain data, of the options that can change the result."""
-    known, values = declarations(type(options)), asdict(options)
-    plain = {name: one_line(str(value)) if isinstance(value, Path) else value for name, value in values.items()}
-    return {name: value for name, value in plain.items() if known[name].decides}
+    """Flat names and values, as plain data, of the options that can change the result."""
+    known = flags(type(options))
+    return {name: _as_plain(value) for name, value in flat(options).items() if known[name].decides}
+
+
+def _as_plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return one_line(str(value))
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 def _raw(cls: Any) -> list[Option]:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_origin
 
@@ -21,7 +20,7 @@ from tensorstore_ds import ConvertOptions
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tensorstore_ds.annex.training import TrainOptions
 from tensorstore_ds.conversion import RepackOptions
-from tensorstore_ds.options import declarations
+from tensorstore_ds.options import flags
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.version import __version__, installation
 from tsds_cli.main import COMMANDS, FIRST, GROUPS, LEARN_MORE, cli
@@ -204,9 +203,9 @@ def test_help_is_a_command_too() -> None:
     ],
 )
 def test_every_option_of_a_class_is_a_flag_with_its_choices_and_default(name: str, cls: type) -> None:
-    flags = options(name)
-    for declared in declarations(cls).values():
-        flag = flags[declared.name]
+    known = options(name)
+    for declared in flags(cls).values():
+        flag = known[declared.name]
         assert flag.default == declared.default
         if declared.choices and get_origin(declared.type) is not Sequence:
             assert isinstance(flag.type, click.Choice) and tuple(flag.type.choices) == declared.choices
@@ -227,7 +226,7 @@ def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: py
     monkeypatch.setattr("tensorstore_ds.convert", convert)
     assert tsds("convert", "a", "b").exit_code == 130
     assert seen == [ConvertOptions()]
-    assert {f.name for f in fields(ConvertOptions)} == set(options("convert")) - {
+    assert set(flags(ConvertOptions)) == set(options("convert")) - {
         "dry_run",
         "as_json",
         "scratch",

@@ -174,7 +174,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     path = source(tmp_path / "s", [shape("cat", [2, 2], [12, 10])])
     with pytest.raises(OptionError, match='`objects="crops"` stores parts of images'):
         crops(path, tmp_path / "o.tsds", encoding="source")
-    with pytest.raises(OptionError, match="`margin` and `min_side` belong to"):
+    with pytest.raises(OptionError, match="`margin` belongs to"):
         tsds.ConvertOptions(margin=0.5)
     with pytest.raises(SourceError, match="expected objects that are large enough, found none"):
         crops(path, tmp_path / "o.tsds", min_side=100)

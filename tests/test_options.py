@@ -16,7 +16,7 @@ from small_stores import class_folders
 from tensorstore_ds import ConvertOptions, OptionError
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tensorstore_ds.annex.training import TrainOptions, ViTOptions
-from tensorstore_ds.options import declarations, meant, meant_path, user_path
+from tensorstore_ds.options import declarations, flat, meant, meant_path, user_path
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ from tensorstore_ds.options import declarations, meant, meant_path, user_path
 )
 def test_a_value_becomes_one_of_pythons_own_types(name: str, value: Any, kept: Any) -> None:
     options = ConvertOptions(**{name: value})
-    taken = getattr(options, name)
+    taken = flat(options)[name]
     assert taken == kept
     assert type(taken) is type(kept)
     assert all(type(a) is type(b) for a, b in zip(taken, kept, strict=True)) if isinstance(kept, tuple) else True
@@ -186,7 +186,8 @@ def test_a_signature_lists_the_options_as_keywords(function: Any, cls: type[Any]
         assert parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
         assert parameters[name].default in (declaration.default, ...)
     assert not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
-    assert [*parameters][-len(declarations(cls)) :] == [*declarations(cls)]
+    names = [*declarations(cls), *getattr(cls, "SHORT", ())]
+    assert [*parameters][-len(names) :] == names
 
 
 def test_options_as_keywords(tmp_path: Path) -> None:
@@ -212,7 +213,8 @@ def test_a_keyword_that_is_no_option_names_the_nearest(tmp_path: Path) -> None:
 
 
 def test_the_types_of_keywords_are_those_of_the_options() -> None:
-    assert keyword_types.PAGE.read_text("utf-8") == keyword_types.module(), "run: python tests/keyword_types.py"
+    for page in keyword_types.CLASSES:
+        assert page.read_text("utf-8") == keyword_types.module(page), "run: python tests/keyword_types.py"
 
 
 def test_a_missing_path_is_guessed_from_a_thousand_names(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Images of differing sizes and colors: what is said of them, and what a conversion makes of gray among color."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,6 +10,8 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import Samples, class_folders, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.errors import OptionError
+from tensorstore_ds.options import from_flat
 
 LIMITED = ConvertOptions(workers=0, max_pixels=29)
 NOTE_OF_SIZES = (
@@ -252,16 +255,20 @@ def test_an_estimate_tells_of_rgb(mixed):
 
 
 @pytest.mark.parametrize(
-    ("options", "notes"),
+    ("options", "belongs"),
     [
-        ({"quality": 50}, ("`quality` changes nothing here: images are not encoded as JPEG.",)),
-        ({"quality": 50, "encoding": "jpeg"}, ()),
-        ({"encoding": "raw", "check": "headers"}, ("`check` changes nothing here: images are decoded anyway.",)),
-        ({"fit": "crop"}, ("`fit` changes nothing here: images keep their sizes.",)),
-        ({"fit": "crop", "size": (6, 6)}, ()),
+        (
+            {"quality": 50, "size": 8, "encoding": "raw"},
+            '`quality` belongs to `encoding="jpeg"` or `encoding="source"`',
+        ),
+        ({"encoding": "raw", "check": "headers"}, '`check` belongs to `encoding="source"`'),
+        ({"encoding": "jpeg", "channels": "a,b,c"}, '`channels` belongs to `encoding="raw"`'),
+        ({"fit": "crop"}, "`fit` belongs to `size`"),
+        ({"overlap": 0.5}, "`overlap` belongs to `tiles`"),
+        ({"margin": 0.5}, '`margin` belongs to `objects="crops"`'),
     ],
 )
-def test_options_that_change_nothing_are_named(tmp_path, options, notes):
-    samples = {"train": [{"image": np.zeros((8, 8, 3), np.uint8), "label": 0}] * 3}
-    summary = tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, classes=("a",), **options))
-    assert summary.notes == notes
+def test_flat_options_belong_to_values(options, belongs):
+    with pytest.raises(OptionError, match=re.escape(f"{belongs}: add that, or leave it out.")):
+        from_flat(ConvertOptions, options)
+    assert from_flat(ConvertOptions, options, strict=set()).keys() <= {"fit", "encoding", "cut"}

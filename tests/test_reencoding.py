@@ -66,7 +66,8 @@ def test_from_every_encoding_to_every_other(folder, tmp_path, way, to):
         with pytest.raises(tsds.OptionError, match="has the encoding raw already"):
             tsds.repack(before.path, tmp_path / "after.tsds", encoding=to)
         return
-    summary = tsds.repack(before.path, tmp_path / "after.tsds", encoding=to, quality=80, workers=0)
+    encoding = tsds.Jpeg(quality=80) if to == "jpeg" else tsds.conversion.Raw()
+    summary = tsds.repack(before.path, tmp_path / "after.tsds", encoding=encoding, workers=0)
     assert tsds.verify(summary.path) == []
     after = tsds.open(summary.path)
     assert after.manifest.fields["image"].encoding == to
@@ -214,7 +215,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(folder, tmp_path):
     refused = [
         (raw, {}, "give `layout`, `encoding` or both"),
         (raw, {"encoding": "source"}, "expected one of raw, jpeg, found source"),
-        (raw, {"layout": "zarr", "quality": 50}, "`quality` belongs to an encoding"),
+        (raw, {"layout": "zarr", "quality": 50}, '`quality` belongs to `encoding="jpeg"`'),
         (raw, {"encoding": "jpeg", "size": 5, "max_side": 5}, "leave out one of them"),
         (deep, {"encoding": "jpeg"}, f"this image is uint16 with 1 channels. {keeps}"),
         (alpha, {"encoding": "jpeg"}, f"this image is uint8 with 4 channels. {keeps}"),

@@ -14,7 +14,7 @@ import click
 import tensorstore_ds
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.options import Option, declarations, meant
+from tensorstore_ds.options import Option, flags as flags_of, from_flat, meant
 from tsds_cli import text
 from tsds_cli.messages import Failure, with_flags
 
@@ -219,7 +219,7 @@ def option(*names: str, **settings: Any) -> Callable[[F], F]:
 
 def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add a flag to a command for each option of a class; the command gets an object of the class as ``options``."""
-    names = tuple(declarations(cls))
+    names = tuple(flags_of(cls))
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(command)
@@ -231,7 +231,7 @@ def options_of(cls: type[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
                     chosen[name] = given or getattr(tensorstore_ds.conversion, READERS[name])(chosen[name])
             if chosen.get("citation") is not None:
                 chosen["citation"] = text_or_file(chosen["citation"])
-            return command(options=cls(**chosen), **values)
+            return command(options=cls(**from_flat(cls, chosen)), **values)
 
         decorated: Callable[..., Any] = run
         for name in reversed(names):
@@ -250,7 +250,7 @@ def _names(given: Path) -> tuple[str, ...] | None:
 
 def option_of(cls: type[Any], name: str, **changes: Any) -> Callable[[F], F]:
     """The flag of one option that a class declares."""
-    options = declarations(cls)
+    options = flags_of(cls)
     declared, flag, default = options[name], _flag(name), options[name].default
     flags = {other: click.Option([_flag(other), other]) for other in options}
     shown: str | bool = default is not None and default is not False

@@ -3,6 +3,8 @@ from ..sources.names import (
     read_classes as read_classes,
     read_keypoints as read_keypoints,
 )
+from .encodings import Auto as Auto, Raw as Raw, SourceFiles as SourceFiles
 from .estimate import Estimate as Estimate
 from .options import RepackOptions as RepackOptions
 from .result import Progress as Progress, Summary as Summary
+from .values import ImageTiles as ImageTiles, ObjectCrops as ObjectCrops, Shrink as Shrink

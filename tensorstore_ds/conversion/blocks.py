@@ -76,7 +76,7 @@ class RowFormat:
         is_ragged: bool = False,
     ) -> RowFormat:
         """The format of a source's fields and its first sample; `is_ragged` means pixels of differing sizes."""
-        own: Field = image.kept_as.field(first, image.max_pixels, is_ragged=is_ragged)
+        own: Field = image.encoding.field(first, image.max_pixels, is_ragged=is_ragged)
         others = {name: field.fitted(first) for name, field in source_fields.items()}
         fields = {"image": own, **others, "size": SizeField(), "key": KeyField()}
         return cls(fields, image, on_error, first.shape[2], first.dtype.name)
@@ -88,7 +88,7 @@ class RowFormat:
 
     def check(self, row: EncodedSample) -> None:
         """Raise `ShapesDiffer` for an image whose shape differs from that of the first."""
-        own, (shared, unit) = self.own, self.image.kept_as.shared
+        own, (shared, unit) = self.own, self.image.encoding.shared
         if row.shape == own.one_shape and row.dtype == own.dtype:
             return
         if own.encoding == "raw" and own.one_shape is None:
@@ -138,10 +138,10 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
         raise SourceError(
             Problem(where, "array-shape", f"one of its fields has the reserved name {taken[0]}. Rename it.")
         )
-    if image.encoding not in ("auto", "raw") and image.size is None and of_kind(fields, MaskField):
+    if image.encoding.name != "raw" and image.size is None and of_kind(fields, MaskField):
         raise OptionError(
             'masks are stored as pixels of one size: give `size`, with `encoding="raw"` or `encoding="jpeg"`, '
-            f'found `encoding="{image.encoding}"` without it.'
+            f'found `encoding="{image.encoding.name}"` without it.'
         )
 
 
@@ -241,7 +241,7 @@ class BlockRows:
     def _write(self, row: EncodedSample, pixels: Pixels) -> ImageSums:
         """Write a large image at once: in its place, or in a separate file until its shard is completed."""
         (folder, first_row), sums = cast("tuple[Path, int]", self._place), list[ImageSums]()
-        encoding, number = self.format.image.kept_as, first_row + len(self._rows)
+        encoding, number = self.format.image.encoding, first_row + len(self._rows)
         if self.format.own.one_shape is not None:
             offset = number * self.format.own.arrays[""].row_nbytes
             encoding.write(row, pixels.bands(sums), raw_path(folder, "image"), offset)

@@ -39,6 +39,7 @@ from tensorstore_ds.conversion.preparation import check_fits_disk
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, notes_of_store
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, check_in_file
 from tensorstore_ds.conversion.skipped import skipped_lines
+from tensorstore_ds.conversion.values import ObjectCrops
 from tensorstore_ds.durable import partial_of, sync
 from tensorstore_ds.errors import (
     ConversionError,
@@ -57,7 +58,7 @@ from tensorstore_ds.format.root import dump_root
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.objects import BOX_CROPPED
 from tensorstore_ds.machine import DISK_SPACE, missing_resource
-from tensorstore_ds.options import shortened
+from tensorstore_ds.options import flags, shortened
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import SKIPPED
@@ -399,7 +400,7 @@ def commit(
 def _is_of_box(problem: Problem, options: ConvertOptions) -> bool:
     """Whether it is the problem of a dropped box, from a stored image or as a crop."""
     is_dropped = options.on_error == "skip" or problem.reason == BOX_CROPPED
-    return problem.reason.startswith("box-") and (is_dropped or options.objects == "crops")
+    return problem.reason.startswith("box-") and (is_dropped or isinstance(options.cut, ObjectCrops))
 
 
 def versions() -> list[str]:
@@ -431,7 +432,7 @@ def changes_between(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         if name == "fields":
             changes.append("the fields differ")
         else:
-            called = f"`{name}`" if name in ConvertOptions.__dataclass_fields__ else name
+            called = f"`{name}`" if name in flags(ConvertOptions) else name
             changes.append(f"{called} was {_brief(old)}, is now {_brief(new)}")
     return "; ".join(changes)
 

@@ -13,6 +13,7 @@ from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import ShapesDiffer, faults, identities
 from tensorstore_ds.conversion.build import Build, commit, one_line_for_failures, recorded
 from tensorstore_ds.conversion.history import now
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ChosenRows, ShardName, plan_shards
 from tensorstore_ds.conversion.preparation import AnySource, Prepared, open_any, prepare
@@ -24,7 +25,6 @@ from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source

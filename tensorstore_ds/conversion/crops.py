@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.encode import check_size
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.pixels import PathInErrors
+from tensorstore_ds.conversion.values import Fit, ObjectCrops
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, named
@@ -70,10 +71,10 @@ class PartSource(Source):
 class CropSource(PartSource):
     """The objects of a source, image by image. A reference is the image's key, the object's and the image's number."""
 
-    def __init__(self, source: Source, options: ConvertOptions) -> None:
+    def __init__(self, source: Source, options: ConvertOptions, cut: ObjectCrops) -> None:
         super().__init__(source.path, options)
         self.name = source.name  # of the format that it has
-        self._source, self._options = source, options
+        self._source, self._options, self._cut = source, options, cut
         self._images = []
         self._values: frozenset[str] = frozenset()
         self._last: tuple[str, Picture] | None = None  # the last image
@@ -174,7 +175,7 @@ class CropSource(PartSource):
         objects = _objects(sample, size)
         boxes = np.asarray(objects["boxes"], np.float64)
         with np.errstate(invalid="ignore"):  # what is no box is found when it is read
-            is_small = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]) < self._options.min_side
+            is_small = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]) < self._cut.min_side
         is_small &= box_faults(boxes, (2**62, 2**62)) == ""
         is_crowd = np.asarray(objects.get("iscrowd", np.zeros(len(boxes))), np.bool_)
         left_out.update({"small-objects": int((is_small & ~is_crowd).sum()), "crowds": int(is_crowd.sum())})
@@ -199,10 +200,11 @@ class CropSource(PartSource):
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
         """(left, top, right, bottom) of the part around a box, with its margin and the aspect ratio of `size`."""
         (left, top), (right, bottom) = box[:2], box[2:]
-        options = self._options
-        width, height = ((1 + 2 * options.margin) * side for side in (right - left, bottom - top))
-        if options.size is not None and options.fit == "pad":  # wider or higher, so that no border is needed
-            aspect = options.size[1] / options.size[0]
+        fit = self._options.fit
+        width, height = ((1 + 2 * self._cut.margin) * side for side in (right - left, bottom - top))
+        is_padded = isinstance(fit, Fit) and fit.how == "pad"
+        if isinstance(fit, Fit) and is_padded:  # wider or higher, so that no border is needed
+            aspect = fit.size[1] / fit.size[0]
             height = math.ceil(max(height, width / aspect))
             width = max(1, round(height * aspect))
         x, y = (left + right) / 2, (top + bottom) / 2
@@ -210,7 +212,7 @@ class CropSource(PartSource):
         # A part of one pixel around a box of less may end before it.
         first_x = first_x if first_x + width > left else math.floor(left)
         first_y = first_y if first_y + height > top else math.floor(top)
-        if options.size is not None and options.fit == "pad":
+        if is_padded:
             return first_x, first_y, first_x + int(width), first_y + int(height)
         return first_x, first_y, max(math.ceil(x + width / 2), first_x + 1), max(math.ceil(y + height / 2), first_y + 1)
 

@@ -41,7 +41,7 @@ def encode_sample(
     allows leaving large images as `Pixels`, to be written in bands. `channels` are those of the first image, if its
     encoding mixes gray images with others.
     """
-    key, encoding = sample.key, options.kept_as
+    key, encoding = sample.key, options.encoding
     try:
         picture, placement, row = _opened(sample, options, open_picture)
         if is_widened := encoding.mixes_colors and (picture.shape[2], channels) == (1, 3):
@@ -63,7 +63,7 @@ def read_sample(sample: Sample, options: ImageOptions) -> tuple[EncodedSample, P
     """What the header and the annotations of a sample tell of its row, which has no image and no masks."""
     try:
         picture, _, row = _opened(sample, options, read_header)
-        options.kept_as.check(row, picture)
+        options.encoding.check_row(row, picture)
         return row, picture
     except (MemoryError, RecursionError) as error:
         check_machine(sample.key, error)
@@ -74,7 +74,7 @@ def _opened(
     sample: Sample, options: ImageOptions, open_it: Callable[..., Picture]
 ) -> tuple[Picture, Placement | None, EncodedSample]:
     """The picture of a sample, its placement, and its row, of which the image and the masks are missing."""
-    key, as_files = sample.key, options.kept_as.keeps_files
+    key, as_files = sample.key, options.encoding.keeps_files
     with PathInErrors(key, sample.image):
         picture = open_it(sample.image, color=options.color, max_pixels=options.max_pixels, key=key, as_files=as_files)
     check_size(sample, picture)
@@ -109,7 +109,7 @@ def about(row: EncodedSample, options: ImageOptions) -> tuple[bytes, float]:
         band = next(row.image.bands([]))
         times = row.shape[0] / len(band)
         row = replace(row)
-        options.kept_as.encode_whole(row, band)
+        options.encoding.encode_whole(row, band)
     return row.image if isinstance(row.image, bytes) else np.ascontiguousarray(row.image).tobytes(), times
 
 

@@ -6,7 +6,7 @@ Pillow is imported when the first image is encoded, so that ``tsds convert --hel
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,6 +19,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import EncodedImageField, ImageField, RaggedImageField, RawImageField
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ImageSums
+from tensorstore_ds.options import Option, changed, check, declarations, declared, option
 
 if TYPE_CHECKING:
     from tensorstore_ds.conversion.pixels import Pixels
@@ -34,10 +35,24 @@ NOT_KEPT = "file-not-kept"
 PROBED = 32
 
 
+_QUALITY = Option(
+    'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.',
+    at_least=1,
+    at_most=95,
+    group="Essential",
+)
+_SUBSAMPLING = Option(
+    'Chroma subsampling with `encoding="jpeg"`. ``4:2:0`` halves the color resolution in both directions, as cameras '
+    "do. ``4:4:4`` keeps it, and needs more space and time.",
+    group="Encoding",
+)
+
+
 class Encoding:
     """How images are kept.
 
     Attributes:
+        asked: the flat option that asks for it, and its value.
         name: its name in a store.
         keeps_files: whether files stay as they are, if a store can hold them.
         mixes_colors: whether gray images become RGB if the first one is.
@@ -47,6 +62,7 @@ class Encoding:
         note_of_jpeg: what the user is told if JPEG files keep their size.
     """
 
+    asked: ClassVar[tuple[str, str]]
     name: ClassVar[Name]
     keeps_files: ClassVar[bool] = False
     mixes_colors: ClassVar[bool] = False
@@ -59,13 +75,13 @@ class Encoding:
         """The field for images like the first one. `is_ragged` means pixels of differing sizes."""
         return EncodedImageField.of(self.name, max_pixels)
 
-    def check(self, row: EncodedSample, picture: Picture) -> None:
+    def check_row(self, row: EncodedSample, picture: Picture) -> None:
         """Raise an error if no image of the row's shape and dtype can be kept, and note if its file is not."""
 
     def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
         """Set what a row keeps of an image. `by_parts` leaves the pixels of a large one to `write`."""
         whole = None if by_parts and pixels.are_large else pixels.whole(row)
-        self.check(row, pixels.picture)
+        self.check_row(row, pixels.picture)
         if whole is None:
             row.image = pixels
         else:
@@ -80,12 +96,22 @@ class Encoding:
         raise NotImplementedError
 
 
-@dataclass(frozen=True)
+@declared
 class Raw(Encoding):
-    """Pixels. `channels` are their names."""
+    """Pixels, for training.
 
-    channels: tuple[str, ...] | None = None
+    >>> tsds.convert("photos", "raw.tsds", encoding=tsds.conversion.Raw(channels="r,g,b"), workers=0).rows
+    {'train': 8, 'val': 4}
+    """
 
+    channels: str | None = option(
+        "Names of the channels of images stored as pixels, such as ``red,green,blue,near infrared``.",
+        default=None,
+        shown="gray, RGB or RGBA, by their number",
+        group="Encoding",
+    )
+
+    asked: ClassVar[tuple[str, str]] = "encoding", "raw"
     name: ClassVar[Name] = "raw"
     probed: ClassVar[int] = 1
     shared: ClassVar[tuple[str, str]] = "{shape} {dtype}", ""
@@ -94,9 +120,22 @@ class Raw(Encoding):
         "Pass `size` for one size, or choose another `encoding`."
     )
 
+    def __post_init__(self) -> None:
+        check(self)
+        names = self.names or ()
+        if self.channels is not None and (len(set(names)) != len(names) or "" in names):
+            raise OptionError(
+                f"`channels`: expected names that differ, with commas between them, found {self.channels}."
+            )
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """Names of the channels, or None."""
+        return None if self.channels is None else tuple(name.strip() for name in self.channels.split(","))
+
     def field(self, first: EncodedSample, max_pixels: int, *, is_ragged: bool) -> ImageField:
         """Pixels of one size, or of differing ones."""
-        names = self.channels
+        names = self.names
         if names is not None and len(names) != first.shape[2]:
             message = f"expected {len(names)} channels for the names {', '.join(names)}, found {first.shape[2]}."
             raise SourceError(Problem(first.key, "array-shape", message), "Name each channel, or leave out `channels`.")
@@ -115,13 +154,18 @@ class Raw(Encoding):
             offset += band.nbytes
 
 
-@dataclass(frozen=True)
+@declared
 class Jpeg(Encoding):
-    """JPEG files, which are made of all images."""
+    """JPEG files, which are made of all images. They need less space than pixels.
 
-    quality: int = 90
-    subsampling: Subsampling = "4:2:0"
+    >>> tsds.convert("photos", "small.tsds", encoding=tsds.Jpeg(quality=80), workers=0).rows
+    {'train': 8, 'val': 4}
+    """
 
+    quality: int = changed(_QUALITY, default=90)
+    subsampling: Subsampling = changed(_SUBSAMPLING, default="4:2:0")
+
+    asked: ClassVar[tuple[str, str]] = "encoding", "jpeg"
     name: ClassVar[Name] = "jpeg"
     mixes_colors: ClassVar[bool] = True
     shared: ClassVar[tuple[str, str]] = "{channels}", " channels"
@@ -134,7 +178,10 @@ class Jpeg(Encoding):
         'A conversion with `encoding="source"` keeps them as they are.'
     )
 
-    def check(self, row: EncodedSample, picture: Picture) -> None:
+    def __post_init__(self) -> None:
+        check(self)
+
+    def check_row(self, row: EncodedSample, picture: Picture) -> None:
         """JPEG has 8 bits, gray or RGB, and a limited number of pixels in a row."""
         from tensorstore_ds.imaging.jpeg import MOST_SIDE
 
@@ -164,13 +211,24 @@ class Jpeg(Encoding):
             raise SourceError(Problem(row.key, "too-many-pixels", f"{error}.")) from error
 
 
-@dataclass(frozen=True)
+@declared
 class SourceFiles(Encoding):
-    """Files as they are, which a full check decodes. `jpeg` encodes the images of files that stores do not hold."""
+    """The bytes of the source files, except that AVIF and HEIC become JPEG.
 
-    files: Check = "full"
-    jpeg: Jpeg = Jpeg()
+    >>> tsds.convert("photos", "kept.tsds", encoding=tsds.conversion.SourceFiles(check="headers"), workers=0).rows
+    {'train': 8, 'val': 4}
+    """
 
+    check: Check = option(
+        'How to check files with `encoding="source"`: ``full`` decodes every pixel. ``headers`` decodes no pixels: '
+        "it misses damage, and the store has no mean and standard deviation of pixels, which normalization needs.",
+        default="full",
+        group="Encoding",
+    )
+    quality: int = changed(_QUALITY, default=90)
+    subsampling: Subsampling = changed(_SUBSAMPLING, default="4:2:0")
+
+    asked: ClassVar[tuple[str, str]] = "encoding", "source"
     name: ClassVar[Name] = "source"
     keeps_files: ClassVar[bool] = True
     shared: ClassVar[tuple[str, str]] = "{dtype}", " pixels"
@@ -179,15 +237,23 @@ class SourceFiles(Encoding):
         'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.'
     )
 
-    def check(self, row: EncodedSample, picture: Picture) -> None:
-        """Only files can be kept, and of them only those of some formats."""
+    def __post_init__(self) -> None:
+        check(self)
+
+    @property
+    def jpeg(self) -> Jpeg:
+        """The encoding of images whose files stores do not hold."""
+        return Jpeg(self.quality, self.subsampling)
+
+    def check_row(self, row: EncodedSample, picture: Picture) -> None:
+        """Only files of some formats can be kept."""
         if not picture.is_file:
             advice = 'Use `encoding="raw"` or `encoding="jpeg"`.'
             raise OptionError(f"{row.key}: this source has no image files to keep. {advice}")
         if not picture.is_storable:
             row.left_out += (not_kept(row.key, picture),)
             if row.dtype != np.uint16:
-                self.jpeg.check(row, picture)
+                self.jpeg.check_row(row, picture)
 
     def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
         """Keep the file of an image, and decode all of its pixels for a full check."""
@@ -199,9 +265,9 @@ class SourceFiles(Encoding):
             row.entries = find_entries(row.image)
             return
         row.sums, walked = ImageSums, None
-        if self.files == "full" and by_parts and pixels.are_large:
+        if self.check == "full" and by_parts and pixels.are_large:
             row.sums = pixels.sums
-        elif self.files == "full" and (walked := pixels.walk()) is None:
+        elif self.check == "full" and (walked := pixels.walk()) is None:
             row.sums = partial(ImageSums.of_pixels, pixels.whole(row))
         row.entries, row.sums = (find_entries(picture.file), row.sums) if walked is None else walked
         row.image, row.left_out = picture.file, left_out  # a file has what its pixels lack
@@ -215,6 +281,27 @@ class SourceFiles(Encoding):
             self.jpeg.encode_whole(row, pixels)
         else:
             row.image, row.sums = encode_png(pixels), partial(ImageSums.of_pixels, pixels)
+
+
+@declared
+class Auto(Raw):
+    """Pixels if all images have one size or `fit` gives them one, JPEG with `Shrink`, and else the source files.
+
+    Without files it is pixels. Each option belongs to the encoding that is chosen.
+
+    >>> tsds.convert("photos", "small.tsds", encoding=tsds.conversion.Auto(quality=80), workers=0).rows
+    {'train': 8, 'val': 4}
+    """
+
+    quality: int = changed(_QUALITY, default=90)
+    subsampling: Subsampling = changed(_SUBSAMPLING, default="4:2:0")
+    check: Check = changed(declarations(SourceFiles)["check"], default="full")
+
+    asked: ClassVar[tuple[str, str]] = "encoding", "auto"
+
+    def chosen(self, cls: type[Encoding]) -> Encoding:
+        """This encoding as one of the others, with the options that belong to it."""
+        return cls(**{name: getattr(self, name) for name in declarations(cls)})
 
 
 def not_kept(key: str, picture: Picture) -> Problem:

@@ -15,6 +15,8 @@ from numcodecs.zstd import Zstd
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT, SKIP, or_skipped
 from tensorstore_ds.conversion.convert import check_all_apart
 from tensorstore_ds.conversion.encode import about, encode_sample
+from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import (
     AnySource,
@@ -26,12 +28,12 @@ from tensorstore_ds.conversion.preparation import (
     survey,
 )
 from tensorstore_ds.conversion.result import notes_of_store
+from tensorstore_ds.conversion.values import Shrink
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
 from tensorstore_ds.format.kinds import ImageField, MaskField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.stored_images import decode_stored
@@ -193,24 +195,31 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
     places = ((each.source_split, one) for each in prepared.splits.values() for one in each[::step])
     for split, reference in places:
         with contextlib.suppress(SourceError), quiet_pillow():
-            as_pixels = replace(image, encoding="raw")
+            as_pixels = replace(image, encoding=Raw())
             if isinstance(encode_sample(source.read(split, reference), as_pixels, by_parts=True).image, np.ndarray):
                 some.append((split, reference))  # else it is too large to be tried in each encoding
         if len(some) == _COMPARED:
             break
-    ways: list[dict[str, Any]] = [{"encoding": "raw"}, {"encoding": "jpeg"}]
-    ways += [{"encoding": "jpeg", "max_side": _MAX_SIDE}] if image.max_side is None else []
-    ways += [{"encoding": "source", "color": "auto", "max_side": None, "check": "headers"}]
-    for way in ways:
+    held = image.encoding.chosen(Jpeg) if isinstance(image.encoding, Auto) else image.encoding
+    jpeg: dict[str, Any] = {"encoding": held if isinstance(held, Jpeg) else Jpeg()}
+    kept = {"encoding": SourceFiles("headers"), "color": "auto", "fit": None}
+    ways: list[tuple[dict[str, str | int], dict[str, Any]]] = [
+        ({"encoding": "raw"}, {"encoding": Raw()}),
+        ({"encoding": "jpeg"}, jpeg),
+        ({"encoding": "source"}, kept),
+    ]
+    if image.fit is None:
+        ways.insert(2, ({"encoding": "jpeg", "max_side": _MAX_SIDE}, {**jpeg, "fit": Shrink(_MAX_SIDE)}))
+    for way, changes in ways:
         stored = []
         try:
-            options = replace(image, **way)
+            options = replace(image, **changes)
         except OptionError:  # no JPEG can have these channels
             continue
         for split, reference in some:
             with contextlib.suppress(SourceError, OptionError), quiet_pillow():
                 stored.append(encode_sample(source.read(split, reference), options))
-        if not stored or (way.get("max_side") and all(max(each.size) <= _MAX_SIDE for each in stored)):
+        if not stored or ("max_side" in way and all(max(each.size) <= _MAX_SIDE for each in stored)):
             continue
         began = time.perf_counter()
         for each in stored:
@@ -220,8 +229,7 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
                 each.image.copy()
         seconds = (time.perf_counter() - began) / len(stored)
         nbytes = sum(memoryview(each.image).nbytes for each in stored) // len(stored)
-        shown = {name: value for name, value in way.items() if name == "encoding" or type(value) is int}
-        yield EncodingEstimate(shown, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
+        yield EncodingEstimate(way, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
 
 
 def _try(prepared: Prepared, bad: list[Problem], lost: set[Place]) -> tuple[int, float, float]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Unpack
 
-from tensorstore_ds.conversion.encodings import Check, Encoding, Jpeg, Raw, SourceFiles, Subsampling
+from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, Raw, SourceFiles
+from tensorstore_ds.conversion.keywords import ConvertKeywords, RepackKeywords
 from tensorstore_ds.conversion.licenses import license_expression
+from tensorstore_ds.conversion.values import Fit, ImageTiles, ObjectCrops, Shrink
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import LIMIT, Layout
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.placement import Fit, Placement, fit_box, shrink
-from tensorstore_ds.options import changed, check, deciding, declarations, declared, option, refusal
+from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.options import Option, changed, check, deciding, declarations, declared, flags, option, refusal
 from tensorstore_ds.sources import FORMATS
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.tiling import MOST_SIDE
 
 OnError = Literal["fail", "skip", "skip-image"]
-EncodingName = Literal["auto", "raw", "jpeg", "source"]
-Objects = Literal["whole", "crops"]
 OrientedBoxes = Literal["source", "polygons"]
 
 
@@ -29,54 +27,31 @@ OrientedBoxes = Literal["source", "polygons"]
 class ImageOptions:
     """Options for the size, color and encoding of images."""
 
-    size: tuple[int, int] | None = option(
-        "Resize every image to this (height, width) in pixels. Boxes, keypoints and masks are resized with it.",
+    #: Flat names, in the order in which stores record them.
+    ORDER: ClassVar[tuple[str, ...]] = (
+        *("size", "fit", "encoding", "quality", "subsampling", "check", "min_visibility", "oriented_boxes", "max_side"),
+        *("color", "channels", "max_pixels", "format", "layout", "split_into", "seed", "split_by", "objects", "tiles"),
+        *("overlap", "empty_tiles", "margin", "min_side", "shard_nbytes", "on_error", "strict", "workers", "license"),
+        "citation",
+    )
+    #: Flat names that stay as shorthands of values.
+    SHORT: ClassVar[tuple[str, ...]] = ("size",)
+
+    fit: Fit | Shrink | None = option(
+        "How images are resized: `Fit` gives all one size, `Shrink` reduces large ones. ``size=224`` is short for "
+        "``fit=tsds.Fit(224)``.",
         default=None,
-        at_least=1,
-        shown="the size in the source",
-        group="Essential",
+        shown="images keep their sizes",
+        values=(Fit, Shrink),
     )
-    fit: Fit = option(
-        "How to fit an image to `size`: ``pad`` adds black borders, ``crop`` cuts off the longer side, ``stretch`` "
-        "changes the aspect ratio.",
-        default="pad",
-        group="Essential",
-    )
-    encoding: EncodingName = option(
+    encoding: Encoding = option(
         "How to store images: ``raw`` stores pixels, for training. ``jpeg`` encodes them again, which needs less "
         "space. ``source`` keeps the bytes of the source files, except that AVIF and HEIC become JPEG. ``auto`` is "
         "``raw`` if all images have one size or `size` is given, ``jpeg`` with `max_side`, and else ``source``. "
         "Without files it is ``raw``.",
-        default="auto",
+        default=Auto(),
+        values=(Auto, Raw, Jpeg, SourceFiles),
         group="Essential",
-    )
-    quality: int = option(
-        'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.',
-        default=90,
-        at_least=1,
-        at_most=95,
-        group="Essential",
-    )
-    subsampling: Subsampling = option(
-        'Chroma subsampling with `encoding="jpeg"`. ``4:2:0`` halves the color resolution in both directions, as '
-        "cameras do. ``4:4:4`` keeps it, and needs more space and time.",
-        default="4:2:0",
-        group="Encoding",
-    )
-    check: Check = option(
-        'How to check files with `encoding="source"`: ``full`` decodes every pixel. ``headers`` decodes no pixels: '
-        "it misses damage, and the store has no mean and standard deviation of pixels, which normalization needs.",
-        default="full",
-        group="Encoding",
-    )
-    min_visibility: float = option(
-        'Minimum fraction of a box\'s area that must remain after `fit="crop"`, or in a tile of `tiles`. Objects '
-        "below it are removed, and the summary of a crop lists them. With 0, only boxes completely outside are "
-        "removed.",
-        default=0.0,
-        at_least=0,
-        at_most=1,
-        group="Objects",
     )
     oriented_boxes: OrientedBoxes = option(
         "Objects that get an oriented box: ``source``, objects that have one in the source; ``polygons``, also "
@@ -84,25 +59,11 @@ class ImageOptions:
         default="source",
         group="Objects",
     )
-    max_side: int | None = option(
-        "Downscale larger images so that the longer side has at most this many pixels. Boxes, keypoints and masks are "
-        "resized with them. The aspect ratio is kept.",
-        default=None,
-        at_least=1,
-        shown="the size in the source",
-        group="Encoding",
-    )
     color: Color = option(
         "Color channels to store. ``auto`` keeps gray or color images, stores a mixture of both as RGB, and drops "
         "alpha.",
         default="auto",
         group="Essential",
-    )
-    channels: str | None = option(
-        "Names of the channels of images stored as pixels, such as ``red,green,blue,near infrared``.",
-        default=None,
-        shown="gray, RGB or RGBA, by their number",
-        group="Encoding",
     )
     max_pixels: int = option(
         "Reject images with more pixels before they are decoded. This protects memory from small files that expand to "
@@ -114,52 +75,32 @@ class ImageOptions:
         group="Source",
     )
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[ConvertKeywords]) -> None: ...
+
     def __post_init__(self) -> None:
         check(self)
-        if self.size is not None and self.max_side is not None:
-            raise OptionError("`size` gives all images one size, `max_side` each its own: leave out one of them.")
-        resized = "max_side" if self.max_side is not None else "size"
-        if self.encoding == "source" and (self.size or self.max_side or self.color != "auto"):
+        if self.encoding.keeps_files and (self.fit is not None or self.color != "auto"):
+            resized = "max_side" if isinstance(self.fit, Shrink) else "size"
             raise OptionError(
                 f'`encoding="source"` keeps files as they are: leave out `{resized}` and `color`, '
                 'or use `encoding="jpeg"`.'
             )
-        if self.channels is not None:
-            names = self.channel_names or ()
-            if len(set(names)) != len(names) or "" in names:
-                raise OptionError(
-                    f"`channels`: expected names that differ, with commas between them, found {self.channels}."
-                )
-            if self.encoding in ("jpeg", "source"):
-                raise OptionError(
-                    f'`channels` is for pixels: use `encoding="raw"`, found `encoding="{self.encoding}"`.'
-                )
-        if self.encoding == "jpeg" and self.color == "rgba":
+        if self.encoding.name == "jpeg" and self.color == "rgba":
             raise OptionError('JPEG has no alpha: use `encoding="raw"` with `color="rgba"`.')
         if self.size is not None and math.prod(self.size) > self.max_pixels:
             found = f"{self.size[0]}x{self.size[1]}"
             raise refusal("size", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
 
     @property
-    def channel_names(self) -> tuple[str, ...] | None:
-        """Names of the channels, from `channels`. None if `channels` is not given."""
-        return None if self.channels is None else tuple(name.strip() for name in self.channels.split(","))
-
-    @cached_property
-    def kept_as(self) -> Encoding:
-        """How images are kept. ``auto`` is pixels, unless a plan has chosen another encoding."""
-        if self.encoding in ("auto", "raw"):
-            return Raw(self.channel_names)
-        jpeg = Jpeg(self.quality, self.subsampling)
-        return jpeg if self.encoding == "jpeg" else SourceFiles(self.check, jpeg)
+    def size(self) -> tuple[int, int] | None:
+        """(height, width) of all images, or None if `fit` does not give it."""
+        return self.fit.size if isinstance(self.fit, Fit) else None
 
     def placement(self, size: tuple[int, int]) -> Placement | None:
         """Return how an image of `size` (height, width) is resized and placed, or None if it keeps its size."""
-        if self.max_side is not None:
-            return shrink(size, self.max_side)
-        if self.size is None:
-            return None
-        return replace(fit_box(size, self.size, self.fit), min_visibility=self.min_visibility)
+        return None if self.fit is None else self.fit.placement(size)
 
 
 @declared
@@ -180,6 +121,22 @@ class ConvertOptions(ImageOptions, SourceOptions):
     Raises:
         OptionError: options are out of their range, or contradict each other.
     """
+
+    FLAGS: ClassVar[Mapping[str, Option]] = {
+        "min_visibility": replace(
+            declarations(Fit)["min_visibility"],
+            help='Minimum fraction of a box\'s area that must remain after `fit="crop"`, or in a tile of `tiles`. '
+            "Objects below it are removed, and the summary of a crop lists them. With 0, only boxes completely outside "
+            "are removed.",
+        ),
+        "objects": Option(
+            "``whole`` stores images with their objects. ``crops`` stores a sample for each object: its part of the "
+            "image, its class as the label, and its keypoints in pixels of that part.",
+            type=Literal["whole", "crops"],
+            default="whole",
+            group="Essential",
+        ),
+    }
 
     format: str = option(
         "Format of the source. ``auto`` detects it from file names and the first bytes.",
@@ -217,49 +174,11 @@ class ConvertOptions(ImageOptions, SourceOptions):
         shown="each sample is assigned on its own",
         group="Splits",
     )
-    objects: Objects = option(
-        "``whole`` stores images with their objects. ``crops`` stores a sample for each object: its part of the "
-        "image, its class as the label, and its keypoints in pixels of that part.",
-        default="whole",
-        group="Essential",
-    )
-    tiles: tuple[int, int] | None = option(
-        "Cut every image into tiles of this (height, width) in pixels. Each tile is a sample, with the parts of "
-        "objects and masks inside it. Tiles that are larger than the image are padded with black.",
+    cut: ImageTiles | ObjectCrops | None = option(
+        "How images become samples: `ImageTiles` cuts them into tiles, `ObjectCrops` stores a sample for each object.",
         default=None,
-        at_least=1,
-        at_most=MOST_SIDE,
-        shown="whole images",
-        group="Objects",
-    )
-    overlap: float = option(
-        "With `tiles`: fraction of a tile that the next tile repeats. The last tile in a row ends at the edge of the "
-        "image.",
-        default=0.2,
-        at_least=0,
-        below=1,
-        group="Objects",
-    )
-    empty_tiles: float = option(
-        "With `tiles`: fraction of the tiles without objects to store, chosen by a hash of their keys and `seed`.",
-        default=1.0,
-        at_least=0,
-        at_most=1,
-        group="Objects",
-    )
-    margin: float = option(
-        'With `objects="crops"`: margin on each side of a box, as a fraction of its width and height. Parts outside '
-        "of the image are black.",
-        default=0.1,
-        at_least=0,
-        at_most=10,
-        group="Objects",
-    )
-    min_side: int = option(
-        'With `objects="crops"`: skip objects whose box has a side shorter than this many pixels.',
-        default=1,
-        at_least=1,
-        group="Objects",
+        shown="each image is a sample",
+        values=(ImageTiles, ObjectCrops),
     )
     shard_nbytes: int = option(
         "Approximate size of a shard, a folder of files in the store. An interrupted conversion continues after the "
@@ -306,24 +225,20 @@ class ConvertOptions(ImageOptions, SourceOptions):
         "Citation of the data. It is stored in the store.", default=None, decides=False, group="Metadata"
     )
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[ConvertKeywords]) -> None: ...
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.split_by is not None and self.split_into is None:
             raise OptionError("`split_by` belongs to `split_into`: add that, or leave it out.")
-        if self.objects == "crops" and self.encoding == "source":
-            raise OptionError('`objects="crops"` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
-        if self.objects != "crops" and (self.margin != 0.1 or self.min_side != 1):
-            raise OptionError('`margin` and `min_side` belong to `objects="crops"`: add that, or leave them out.')
-        if self.tiles is None and (self.overlap != 0.2 or self.empty_tiles != 1):
-            raise OptionError("`overlap` and `empty_tiles` belong to `tiles`: add that, or leave them out.")
-        if self.tiles is not None:
-            if self.objects == "crops":
-                raise OptionError('`tiles` and `objects="crops"` cut images differently: leave out one of them.')
-            if self.encoding == "source":
-                raise OptionError('`tiles` stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
-            if math.prod(self.tiles) > self.max_pixels:
-                found = f"{self.tiles[0]}x{self.tiles[1]}"
-                raise refusal("tiles", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
+        if self.cut is not None and self.encoding.keeps_files:
+            cut = "`tiles`" if isinstance(self.cut, ImageTiles) else '`objects="crops"`'
+            raise OptionError(f'{cut} stores parts of images: use `encoding="raw"` or `encoding="jpeg"`.')
+        if isinstance(self.cut, ImageTiles) and math.prod(self.cut.size) > self.max_pixels:
+            found = f"{self.cut.size[0]}x{self.cut.size[1]}"
+            raise refusal("tiles", f"at most `max_pixels`, {self.max_pixels:,} pixels", found)
         if self.license is not None:
             object.__setattr__(self, "license", license_expression(self.license))
 
@@ -339,7 +254,7 @@ class ConvertOptions(ImageOptions, SourceOptions):
 
     def _recorded(self) -> dict[str, Any]:
         """Return the deciding options that the store records. Paths are private, and fields record the names."""
-        noted = declarations(type(self))
+        noted = flags(type(self))
         return {name: value for name, value in self._deciding().items() if noted[name].recorded}
 
 
@@ -362,39 +277,40 @@ class RepackOptions:
     layout: Layout | None = changed(
         _CONVERT["layout"], default=None, shown="the layout of the store", group="Essential"
     )
-    encoding: Literal["raw", "jpeg"] | None = option(
+    SHORT: ClassVar[tuple[str, ...]] = ("size",)
+    ORDER: ClassVar[tuple[str, ...]] = (
+        *("layout", "encoding", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color"),
+        "workers",
+    )
+
+    encoding: Raw | Jpeg | None = option(
         "How to store images: ``raw`` stores pixels. ``jpeg`` needs less space. All options but `layout` and "
         "`workers` need it.",
         default=None,
+        values=(Raw, Jpeg),
         shown="the encoding of the store",
         group="Essential",
     )
-    quality: int = changed(_CONVERT["quality"], default=90)
-    subsampling: Subsampling = changed(_CONVERT["subsampling"], default="4:2:0")
-    size: tuple[int, int] | None = changed(_CONVERT["size"], default=None)
-    fit: Fit = changed(_CONVERT["fit"], default="pad")
-    min_visibility: float = changed(
-        _CONVERT["min_visibility"],
-        default=0.0,
-        help='Minimum fraction of a box\'s area that must remain after `fit="crop"`. Objects below it are removed. '
-        "With 0, only boxes completely outside are removed.",
-    )
-    max_side: int | None = changed(_CONVERT["max_side"], default=None)
+    fit: Fit | Shrink | None = changed(_CONVERT["fit"], default=None)
     color: Color = changed(_CONVERT["color"], default="auto")
     workers: int | None = changed(
         _CONVERT["workers"], default=None, help="Number of worker processes. With 0, the main process encodes."
     )
 
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: Unpack[RepackKeywords]) -> None: ...
+
     def __post_init__(self) -> None:
         check(self)
-        given = [each.name for each in declarations(type(self)).values() if getattr(self, each.name) != each.default]
-        alone = [name for name in given if name not in ("layout", "encoding", "workers")]
+        resized = "" if self.fit is None else self.fit.asked[0]
+        alone = resized or ("color" if self.color != "auto" else "")
+        if isinstance(self.encoding, Raw) and self.encoding.channels is not None:
+            raise OptionError("`channels`: a store keeps the names of its channels. Leave it out.")
         if self.encoding is None and alone:
-            raise OptionError(f"`{alone[0]}` belongs to an encoding: also give `encoding`.")
+            raise OptionError(f"`{alone}` belongs to an encoding: also give `encoding`.")
         self.image(MAX_PIXELS)
 
     def image(self, max_pixels: int) -> ImageOptions:
         """Return the options for images, with `max_pixels` as the limit of pixels per image."""
-        names = ("encoding", "quality", "subsampling", "size", "fit", "min_visibility", "max_side", "color")
-        given = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return ImageOptions(**given, max_pixels=max_pixels)
+        return ImageOptions(fit=self.fit, encoding=self.encoding or Auto(), color=self.color, max_pixels=max_pixels)

@@ -11,7 +11,9 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
+from tensorstore_ds.conversion.values import Fit, ImageTiles, ObjectCrops, Shrink
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds.labels import LabelsField
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
@@ -25,7 +27,20 @@ _CLASSES = {
     cls.__name__: cls
     for cls in (
         *(ArraySpec, ClassNames, Columns, Config, Flag, ConvertOptions, ImageOptions, Keypoints, LabelsField),
-        *(ObjectReader, Problem, RowTable, SourceOptions),
+        *(
+            ObjectReader,
+            Problem,
+            RowTable,
+            SourceOptions,
+            Auto,
+            Raw,
+            Jpeg,
+            SourceFiles,
+            Fit,
+            Shrink,
+            ImageTiles,
+            ObjectCrops,
+        ),
     )
 }
 

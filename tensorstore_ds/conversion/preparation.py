@@ -28,12 +28,13 @@ from tensorstore_ds.conversion.blocks import (
 )
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import about, encode_sample
-from tensorstore_ds.conversion.encodings import not_kept
+from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles, not_kept
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
-from tensorstore_ds.conversion.options import ConvertOptions, EncodingName, ImageOptions, OnError
+from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.pixels import PathInErrors
 from tensorstore_ds.conversion.plan import ChosenRows, plan_splits
 from tensorstore_ds.conversion.tiles import TileSource
+from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import (
@@ -112,9 +113,9 @@ def as_wanted(sources: Sequence[Source], options: ConvertOptions) -> Source:
     source = sources[0]
     if len(sources) > 1 or options.class_map or options.key_prefix:
         source = JoinedSource(sources, options, options.class_map or {})
-    if options.tiles is not None:
-        return TileSource(source, options)
-    return CropSource(source, options) if options.objects == "crops" else source
+    if isinstance(options.cut, ImageTiles):
+        return TileSource(source, options, options.cut)
+    return source if options.cut is None else CropSource(source, options, options.cut)
 
 
 @dataclass(frozen=True)
@@ -190,7 +191,7 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
     splits = plan_splits(contents, options.split_into, options.seed, source.key, group)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
-        if out is not None and options.encoding in ("auto", "raw") and options.layout == "memmap":
+        if out is not None and options.encoding.name == "raw" and options.layout == "memmap":
             check_fits_disk(out, sum(map(len, splits.values())) * nbytes)
         check_memory(nbytes)
     prepared = learn(source, contents, splits, options.image, options.on_error)
@@ -238,30 +239,26 @@ def learn(
     surveyed: Survey | None = None,
 ) -> Prepared:
     """Determine the format of the rows from the first good sample, and the size of encoded images from some."""
-    probed = image.kept_as.probed
+    probed = image.encoding.probed
     some = (split if probed == 1 else split[:: max(1, len(split) // probed)] for split in splits.values())
     first: EncodedSample | None = None
     nbytes: list[int] = []
     bad: list[Problem] = []
     lost: set[Place] = set()
     notes: list[str] = []
-    is_recoded = False
     for encoded in islice(_encoded(source, contents, some, image, on_error, bad, lost), probed):
         first = first or encoded
         with or_skipped(on_error, bad):
             data, times = (b"", 1) if probed == 1 else about(encoded, image)
             nbytes.append(round(len(data) * times))
-            is_recoded |= image.encoding == "source" and len(data) != encoded.file_nbytes
     if first is None:
         nothing = Problem(str(source.path), "empty-source", "no sample can be read here.")
         advice = NOTHING_LEFT if bad else "Name the files to be converted, or another `format`."
         raise SourceError([*contents.problems, *bad] or nothing, advice)
     is_ragged = surveyed is not None and surveyed.is_ragged
     row_nbytes = sum(nbytes) // max(1, len(nbytes))
-    if (note := image.kept_as.note_of_jpeg) and _is_encoded_again(source, splits, first):
+    if (note := image.encoding.note_of_jpeg) and _is_encoded_again(source, splits, first):
         notes.append(note)
-    unused = _unused(image, isinstance(source, TileSource), is_recoded)
-    notes += [f"`{name}` changes nothing here: {why}." for name, why in unused]
     format = RowFormat.of(contents.fields, first, image, on_error, is_ragged=is_ragged)
     if surveyed is not None and is_ragged:
         row_nbytes = surveyed.pixels // surveyed.images * first.shape[2] * first.dtype.itemsize
@@ -274,24 +271,6 @@ def _without(split: ChosenRows, name: str, odd: Mapping[tuple[str, int], Problem
     """A split of the store without the samples that a survey leaves out."""
     rows = [row for each, row in odd if each == name]
     return replace(split, rows=np.delete(np.asarray(split.rows), rows)) if rows else split
-
-
-def _unused(image: ImageOptions, is_tiled: bool, is_recoded: bool) -> Iterator[tuple[str, str]]:
-    """The given options that have no effect, and why."""
-    usual = ImageOptions()
-    is_open = image.encoding == "auto" and image.size is None  # `note_of_quality` tells it when all images are known
-    becomes_jpeg = image.encoding == "jpeg" or is_recoded or is_open
-    for names, is_used, why in (
-        (("quality", "subsampling"), becomes_jpeg, "images are not encoded as JPEG"),
-        (("check",), image.encoding in ("auto", "source"), "images are decoded anyway"),
-        (("fit",), image.size is not None, "images keep their sizes"),
-        (
-            ("min_visibility",),
-            is_tiled or (image.size is not None and image.fit == "crop"),
-            'only `fit="crop"` cuts objects',
-        ),
-    ):
-        yield from ((name, why) for name in names if not is_used and getattr(image, name) != getattr(usual, name))
 
 
 def _is_encoded_again(source: Source, splits: Mapping[str, ChosenRows], first: EncodedSample) -> bool:
@@ -404,7 +383,7 @@ def survey(prepared: Prepared) -> Survey:
     options = prepared.format.image
     surveyed = _count(prepared)
     dtypes = surveyed.dtypes
-    if len(dtypes) > 1 and prepared.format.on_error != "fail" and options.encoding != "jpeg":
+    if len(dtypes) > 1 and prepared.format.on_error != "fail" and options.encoding.name != "jpeg":
         surveyed = _count(prepared, dtypes.most_common(1)[0][0])
     decide(surveyed, options, str(prepared.source.path), bool(of_kind(prepared.format.fields, MaskField)))
     return surveyed
@@ -437,7 +416,7 @@ def _count(prepared: Prepared, only: str | None = None) -> Survey:
 
 
 def _dtype(sample: Sample, options: ImageOptions) -> str:
-    as_files = options.kept_as.keeps_files
+    as_files = options.encoding.keeps_files
     with PathInErrors(sample.key, sample.image):
         return read_header(sample.image, max_pixels=options.max_pixels, key=sample.key, as_files=as_files).dtype.name
 
@@ -460,12 +439,13 @@ def _note(surveyed: Survey, image: EncodedSample, picture: Picture) -> None:
 def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> None:
     """Decide how to store images after all headers were read."""
     surveyed.image, notes = options, []
-    if options.encoding in ("auto", "raw") and len(surveyed.stored_sizes) > 1 and not masks:
+    if options.encoding.name == "raw" and len(surveyed.stored_sizes) > 1 and not masks:
         are_files = options.color == "auto" and surveyed.files == surveyed.images
-        kept: EncodingName = "source" if options.max_side is None else "jpeg"
-        surveyed.image = replace(options, encoding=kept if options.encoding == "auto" and are_files else "raw")
-        surveyed.is_ragged = surveyed.image.encoding == "raw"
-        surveyed.kept = surveyed.image.kept_as.note_of_sizes.format(f"{len(surveyed.sizes):,}")
+        if isinstance(options.encoding, Auto):
+            kept = (SourceFiles if options.fit is None else Jpeg) if are_files else Raw
+            surveyed.image = replace(options, encoding=options.encoding.chosen(kept))
+        surveyed.is_ragged = surveyed.image.encoding.name == "raw"
+        surveyed.kept = surveyed.image.encoding.note_of_sizes.format(f"{len(surveyed.sizes):,}")
         notes.append(surveyed.kept)
     if surveyed.odd:
         first = next(iter(surveyed.odd.values())).where
@@ -476,13 +456,14 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
     if mixed:
         surveyed.image = replace(surveyed.image, color="rgb")
     surveyed.notes = (*notes, mixed) if mixed else tuple(notes)
-    if surveyed.image.encoding in ("auto", "raw") or (surveyed.image.encoding == "source" and len(surveyed.dtypes) > 1):
+    are_kept = surveyed.image.encoding.keeps_files
+    if surveyed.image.encoding.name == "raw" or (are_kept and len(surveyed.dtypes) > 1):
         surveyed.differing = _differing(surveyed, options, where, masks, bool(mixed))
 
 
 def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
-    kinds = [kind for kind in surveyed.kinds if options.encoding != "jpeg" or kind in (GRAY, COLOR)]
-    if options.encoding == "source" or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
+    kinds = [kind for kind in surveyed.kinds if options.encoding.name != "jpeg" or kind in (GRAY, COLOR)]
+    if options.encoding.keeps_files or options.color != "auto" or len({kind.dtype for kind in kinds}) > 1:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
@@ -495,7 +476,7 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
     colors_differ = len(kinds) > 1 and not mixed
     if not (sizes_differ and masks) and not colors_differ:
         return None
-    are_kept = surveyed.image.encoding == "source"
+    are_kept = surveyed.image.encoding.keeps_files
     what = []
     if sizes_differ and not are_kept:
         what.append(f"sizes (height x width): {_named(surveyed.sizes, surveyed.first)}")

@@ -11,12 +11,14 @@ from typing import Any, cast
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, OWN_FIELDS
 from tensorstore_ds.conversion.encodings import NOT_KEPT
-from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
+from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.values import ImageTiles, ObjectCrops
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
 from tensorstore_ds.imaging.objects import CUT, FRACTIONS
+from tensorstore_ds.options import flat
 from tensorstore_ds.progress import notebook_bar
 
 #: A store gets a note if it is this many times larger than the image files of its source, and this many bytes.
@@ -152,9 +154,8 @@ def notes_of_store(
             'Pass `on_error="skip-image"` to leave them out.'
         )
     if recoded := sum(problem.reason == NOT_KEPT for problem in left_out):
-        yield RECODED.format(recoded, options.quality)
-    yield from note_of_quality(options.image, encoding, is_recoded=recoded > 0)
-    if options.objects == "whole":
+        yield RECODED.format(recoded, flat(options)["quality"])
+    if not isinstance(options.cut, ObjectCrops):
         yield from note_of_size(nbytes, of_images.file_nbytes)
     if encoding != "raw":
         yield from note_of_channels(of_images.images_of, is_kept=encoding == "source")
@@ -177,7 +178,9 @@ def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> li
 def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> list[str]:
     """Notes for the user on the `doubtful_boxes` of all samples."""
     notes = []
-    if FRACTIONS in doubtful and options.boxes == "auto" and options.tiles is None:  # a tile may have a corner of a box
+    if (
+        FRACTIONS in doubtful and options.boxes == "auto" and not isinstance(options.cut, ImageTiles)
+    ):  # a tile may have a corner of a box
         n, example = doubtful[FRACTIONS]
         which = "1 object is" if n == 1 else f"{n:,} objects are"
         advice = 'Pass `boxes="fraction"` if they are fractions of the image, or `boxes="pixels"` if they are pixels.'
@@ -191,7 +194,7 @@ def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions
 
 def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] | None]) -> list[str]:
     """A note if `size` is the shape of all images with height and width exchanged; `sizes` are "480x640" by split."""
-    if options.size is None or options.size[0] == options.size[1] or options.objects == "crops" or options.tiles:
+    if options.size is None or options.size[0] == options.size[1] or options.cut is not None:
         return []
     height, width = options.size
     each = list(sizes)
@@ -238,14 +241,6 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
         '`encoding="source"` keeps the files as they are, without `size` and `color`, and a smaller `size` takes less'
     )
     return [f"{what} as files. {advice}."]
-
-
-def note_of_quality(image: ImageOptions, encoding: str, *, is_recoded: bool = False) -> list[str]:
-    """A note if ``encoding="auto"`` ignores `quality` or `subsampling`; `is_recoded`: ``source`` made JPEG files."""
-    if image.encoding != "auto" or image.size is not None or is_recoded or encoding == "jpeg":
-        return []
-    given = [name for name in ("quality", "subsampling") if getattr(image, name) != getattr(ImageOptions(), name)]
-    return [f"`{name}` changes nothing here: images are not encoded as JPEG." for name in given]
 
 
 def note_of_channels(images_of: Mapping[str, int], *, is_kept: bool = True) -> list[str]:

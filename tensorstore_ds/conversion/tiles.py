@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from tensorstore_ds.conversion.crops import SOURCE_BOX, PartSource
 from tensorstore_ds.conversion.encode import check_size, mask_of_image
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.pixels import PathInErrors
+from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, named, of_kind
@@ -34,10 +35,10 @@ MOST_TILES = 10_000_000
 class TileSource(PartSource):
     """The tiles of a source's images, row by row. A reference is the image's key, y, x and the image's number."""
 
-    def __init__(self, source: Source, options: ConvertOptions) -> None:
+    def __init__(self, source: Source, options: ConvertOptions, cut: ImageTiles) -> None:
         super().__init__(source.path, options)
         self.name = source.name  # of the format that it has
-        self._source, self._options, self._size = source, options, cast("tuple[int, int]", options.tiles)
+        self._source, self._options, self._cut, self._size = source, options, cut, cut.size
         self._images = []
         self._masks: dict[str, MaskField] = {}
         self._last: tuple[int, _Opened] | None = None  # the last image, and its number
@@ -45,7 +46,7 @@ class TileSource(PartSource):
     def scan(self) -> Contents:
         """Scan the source, and read the headers of all images and, to find empty tiles, all annotations."""
         contents = self._source.contents()
-        objects, share = named(contents.fields, "objects", ObjectsField), self._options.empty_tiles
+        objects, share = named(contents.fields, "objects", ObjectsField), self._cut.empty
         if share < 1 and (objects is None or "boxes" not in objects.values):
             raise OptionError("`empty_tiles`: expected objects with boxes, found none in the source. Leave it out.")
         self._masks = of_kind(contents.fields, MaskField)
@@ -117,7 +118,7 @@ class TileSource(PartSource):
     def _kept(self, split: str, reference: Reference) -> list[list[int]]:
         """(y, x) of the tiles of an image that become samples."""
         image = _Opened(self._source.read(split, reference), self._options)
-        shares = (self._options.overlap, self._options.overlap)
+        shares = (self._cut.overlap, self._cut.overlap)
         count = int(count_tiles([image.size], self._size, shares).prod())
         if count > MOST_TILES:
             message = f"expected at most {MOST_TILES:,} tiles of an image, found {count:,}: {image.size[1]}x"
@@ -126,7 +127,7 @@ class TileSource(PartSource):
                 "Choose larger tiles.",
             )
         corners = tile_corners([image.size], self._size, shares)[:, 1:]
-        if self._options.empty_tiles < 1:
+        if self._cut.empty < 1:
             corners = corners[self._is_chosen(image, corners)]
         listed: list[list[int]] = corners.tolist()
         return listed
@@ -139,7 +140,7 @@ class TileSource(PartSource):
             hashlib.blake2b(f"{key}#{y},{x}".encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
             for y, x in corners.tolist()
         )
-        chosen = np.frombuffer(b"".join(digests), "<u8") / 2.0**64 < self._options.empty_tiles
+        chosen = np.frombuffer(b"".join(digests), "<u8") / 2.0**64 < self._cut.empty
         boxes = np.asarray((image.objects or {}).get("boxes", np.empty((0, 4))), np.float64)
         boxes = boxes[box_faults(boxes, image.size) == ""]
         if not len(boxes):
@@ -157,7 +158,7 @@ class TileSource(PartSource):
         """Placement of an image's part in a tile: space beyond the image is at the right and below."""
         bottom, right = min(y + self._size[0], size[0]), min(x + self._size[1], size[1])
         box, inside = (x, y, right, bottom), (bottom - y, right - x)
-        return Placement(box, inside, self._size, min_visibility=self._options.min_visibility)
+        return Placement(box, inside, self._size, min_visibility=self._cut.min_visibility)
 
     def _placed(self, image: _Opened, placement: Placement) -> tuple[dict[str, Any], tuple[Problem, ...]]:
         """The objects in a tile, and the problems of the image's objects."""

@@ -10,13 +10,14 @@ from typing import Any, Self, Unpack
 
 from tensorstore_ds.conversion.blocks import faults
 from tensorstore_ds.conversion.build import Build, commit, one_line_for_failures
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order
 from tensorstore_ds.conversion.result import Summary
 from tensorstore_ds.conversion.sample_shard import WHERE, SampleFormat, SampleShard, with_key
+from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
@@ -96,7 +97,7 @@ class Writer:
         self._process = os.getpid()
         if self._options.split_into is not None:
             raise OptionError("`split_into` divides a source of known length: name the split of each sample instead.")
-        if self._options.tiles is not None:
+        if isinstance(self._options.cut, ImageTiles):
             raise OptionError("`tiles`: expected a folder, a file or a list, found a stream. Convert one of these.")
         with one_line_for_failures(self._out), contextlib.ExitStack() as stack:
             build = stack.enter_context(Build(self._out))

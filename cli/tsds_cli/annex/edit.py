@@ -400,7 +400,7 @@ def repack(source: str | Path, out: Path, options: RepackOptions, as_json: bool)
     if as_json:
         text.echo_json(summary)
         return
-    kinds = [each for each in (options.layout, options.encoding) if each is not None]
+    kinds = [each for each in (options.layout, options.encoding and options.encoding.name) if each]
     text.title(out, f"{', '.join(kinds)}, {words.size(summary.nbytes)}, {words.duration(summary.seconds)}")
     if summary.resumed:
         text.echo(f"used again: {text.count(summary.resumed, 'shard')} that an earlier run had finished")

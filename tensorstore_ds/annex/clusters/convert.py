@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Literal, Unpack, get_args
 
 from tensorstore_ds.annex.clusters.tasks import TaskSummary, commit, convert_task, plan
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError, TsdsError
-from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import refusal, takes_options
 
 Engine = Literal["dask", "ray"]

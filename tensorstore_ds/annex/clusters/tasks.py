@@ -30,6 +30,7 @@ from tensorstore_ds.conversion.build import (
     recorded,
 )
 from tensorstore_ds.conversion.convert import check_apart
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.preparation import Prepared, check_fits_disk, open_any, prepare
@@ -40,7 +41,6 @@ from tensorstore_ds.durable import lock, sync
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
-from tensorstore_ds.keywords import ConvertKeywords
 from tensorstore_ds.options import chosen, refusal, takes_options, user_path
 from tensorstore_ds.regular_files import tidied
 
@@ -122,7 +122,7 @@ def plan(
             raise OptionError(f"{build.path}: {text}, or remove this directory.")
         notify(Progress("scan", 0, 0))
         prepared = prepare(opened, options, out=target)
-        is_one_size = options.size is not None or options.encoding == "jpeg"
+        is_one_size = options.size is not None or options.encoding.name == "jpeg"
         if not is_one_size or options.color == "auto":  # images might differ: no shard may find that out later
             prepared = prepared.surveyed()
         if options.layout == "memmap":

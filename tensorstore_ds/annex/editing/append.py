@@ -31,6 +31,7 @@ from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.history import steps_of
+from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.partial import Partial
 from tensorstore_ds.conversion.preparation import open_any
@@ -41,8 +42,7 @@ from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, named
-from tensorstore_ds.keywords import ConvertKeywords
-from tensorstore_ds.options import declarations, takes_options, with_changes
+from tensorstore_ds.options import flags, from_flat, takes_options, with_changes
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
@@ -710,7 +710,7 @@ def _check_order(path: Path, source: Path) -> None:
 
 def _options(store: Store) -> ConvertOptions:
     """The options that a store was converted with, as far as its provenance records them."""
-    known = declarations(ConvertOptions)
+    known = flags(ConvertOptions)
     recorded = {
         name: value
         for name, value in store.manifest.conversion_options.items()
@@ -728,4 +728,4 @@ def _options(store: Store) -> ConvertOptions:
     if image.encoding != "source":
         split = next(store[name] for name in store if len(store[name]))
         recorded["color"] = {1: "gray", 3: "rgb", 4: "rgba"}.get(int(split.image_shapes[0, 2]), "auto")
-    return ConvertOptions(**{**recorded, "layout": store.layout})
+    return ConvertOptions(**from_flat(ConvertOptions, {**recorded, "layout": store.layout}, strict=set()))

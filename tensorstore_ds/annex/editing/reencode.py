@@ -104,7 +104,7 @@ def _encoded(
 def _prepared(store: Store, options: RepackOptions) -> Prepared:
     """Specification of the rows, for the fields that change."""
     fields = store.manifest.fields
-    is_resized = options.size is not None or options.max_side is not None
+    is_resized = options.fit is not None
     moved = {name: field for name, field in fields.items() if is_resized and field.moves}
     _check_objects(store, of_kind(moved, ObjectsField))
     source = StoredSamples(store, moved)

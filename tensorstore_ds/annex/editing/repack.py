@@ -14,13 +14,13 @@ from tensorstore_ds.annex.editing.reencode import reencode
 from tensorstore_ds.annex.editing.rows import Piece, ShardRows, opened_for_editing, reading_progress, write_splits
 from tensorstore_ds.conversion.build import Build, one_line_for_failures
 from tensorstore_ds.conversion.history import with_step
+from tensorstore_ds.conversion.keywords import RepackKeywords
 from tensorstore_ds.conversion.options import RepackOptions
 from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.schema import Layout
-from tensorstore_ds.keywords import RepackKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import damage
@@ -76,7 +76,7 @@ def repack(
     store._check_rewritable()
     is_encoded = _changes_images(store, options)
     if not is_encoded and options.layout in (None, store.layout):
-        have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding}"
+        have = f"layout {store.layout}" if options.encoding is None else f"encoding {options.encoding.name}"
         raise OptionError(f"{store.path}: this store has the {have} already. Copy it as it is.")
     Build(target).check_free()
     if problems := verify(store.path, progress=reading_progress(notify)):
@@ -95,8 +95,8 @@ def _changes_images(store: Store, options: RepackOptions) -> bool:
     if image is None or not image.encoding:
         found = "none" if image is None else image.describe()
         raise OptionError(f"{store.path}: expected images that can be encoded, found {found}. Give `layout` alone.")
-    is_same = options.size is None and options.max_side is None and options.color == "auto"
-    return not (options.encoding == image.encoding == "raw" and is_same)
+    is_same = options.fit is None and options.color == "auto"
+    return not (options.encoding.name == image.encoding == "raw" and is_same)
 
 
 def _with_layout(store: Store, out: Path, layout: Layout, notify: OnProgress) -> Summary:

@@ -14,7 +14,7 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
-from tensorstore_ds.options import declarations
+from tensorstore_ds.options import flags
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.stored_images import image_digest
 
@@ -153,7 +153,7 @@ def shared_name(name: str) -> str:
 
 def options_of(store: Store) -> dict[str, str]:
     """The options of the conversion as text: encoding and layout, and others that are not the default."""
-    known = declarations(ConvertOptions)
+    known = flags(ConvertOptions)
     usual = {name: json.dumps(each.default) for name, each in known.items() if name not in ("encoding", "layout")}
     options = {str(name): value for name, value in store.manifest.conversion_options.items() if value is not None}
     return {name: _shown(value) for name, value in options.items() if usual.get(name) != json.dumps(value)}
