@@ -288,11 +288,11 @@ class InPlace:
     def _counted(self, known: object, own: Piece, each: str, source: StoreRows | None) -> dict[str, Any]:
         """Statistics of a field with new values, from a `source`, or erased rows."""
         field, gone = self.fields[each], self.changes.erased.get(own.split)
-        come, after = iter(list[Piece]()), iter([own if source is None else source])
+        rows = own if source is None else source
+        after: Iterable[StoreRows] = [rows if gone is None else replace(own, rows=np.delete(own.rows, gone))]
+        come: Iterable[StoreRows] = ()
         if isinstance(source, Patched):
             gone, come, after = np.flatnonzero(source.taken), source.pieces(all_rows=False), source.pieces()
-        elif gone is not None:
-            after = iter([replace(own, rows=np.delete(own.rows, gone))])
         if gone is not None and (source is None or isinstance(source, Patched)) and each not in self._reshaped:
             found = count_changed(known, own, replace(own, rows=gone), come, each, field)
             if found is not None:
