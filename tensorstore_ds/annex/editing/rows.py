@@ -138,7 +138,7 @@ def write_splits(
 
     def unusable(name: ShardName, finished: FinishedShard) -> str:
         is_same = finished.origin == origins.get(name) and finished.fields == fields
-        return "" if is_same else "of other rows, stores or fields"
+        return "" if is_same else "they are of other rows, stores or fields"
 
     def made(missing: Mapping[ShardName, ShardRows]) -> Generator[tuple[ShardName, FinishedShard]]:
         for name, shard in missing.items():
