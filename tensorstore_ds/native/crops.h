@@ -245,20 +245,17 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     if ((int64_t)(p.bottom - p.top) * unit_height * (p.right - p.left) * unit_width > MOST_PIXELS) return CROP_OTHER;
     if (!reserve_planes(ctx, &p)) return CROP_MEMORY;
 
-    int64_t units = (int64_t)h.across * h.down, expected = 0; /* restarts, or entries */
-    work w = {.own = ctx, .part = &p, .file = file, .find = FIND_NONE, .row = p.top, .final = -1};
-    if (job->find == FIND_RESTARTS || job->find == FIND_ENTRIES) {
-        int is_interval = job->find == FIND_RESTARTS;
-        bytes_view table = is_interval ? shard->restarts : shard->entries;
-        size_t nbytes = is_interval ? 4 : sizeof(jpeg_entry);
-        if (!has(table, job->marks, job->mark_count, nbytes) || (h.interval != 0) != is_interval) return CROP_OTHER;
-        expected = is_interval ? (units - 1) / h.interval : entry_count(&h);
-        if (job->mark_count != expected) return CROP_OTHER;
-        w.find = job->find, w.mark_count = expected, w.marks = table.bytes + nbytes * (size_t)job->marks;
-    } else if (h.interval)
-        return CROP_OTHER;
-    else
-        w.row = 0;
+    work w = {.own = ctx, .part = &p, .file = file, .find = FIND_NONE, .final = -1};
+    int has_restarts = job->find == FIND_RESTARTS;
+    if ((h.interval != 0) != has_restarts) return CROP_OTHER;
+    if (has_restarts || job->find == FIND_ENTRIES) {
+        bytes_view table = has_restarts ? shard->restarts : shard->entries;
+        size_t nbytes = has_restarts ? 4 : sizeof(jpeg_entry);
+        if (!has(table, job->marks, job->mark_count, nbytes)) return CROP_OTHER;
+        w.find = job->find, w.row = p.top, w.marks = table.bytes + nbytes * (size_t)job->marks;
+        w.mark_count = has_restarts ? ((int64_t)h.across * h.down - 1) / h.interval : entry_count(&h);
+        if (job->mark_count != w.mark_count) return CROP_OTHER;
+    }
     code = decode(&w);
     if (code != CROP_OK) return code;
     repeat_edges(&p);
@@ -273,7 +270,7 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
         return CROP_MEMORY;
     uint8_t *line = ctx->lines.bytes + scratch, *result = line + line_nbytes;
     size_t turned_nbytes = 4 * (size_t)seen_width;
-    size_t behind = 4 * (size_t)ctx->across.taps; /* bytes that a filter may have weights of 0 for: numbers all the same */
+    size_t behind = 4 * (size_t)ctx->across.taps; /* bytes beyond a line for which filters have weights of 0 */
     if (h.orientation > 1) {
         if (!reserve(&ctx->turned, turned_nbytes * (size_t)seen_height + behind + AROUND)) return CROP_MEMORY;
         memset(ctx->turned.bytes + turned_nbytes * (size_t)seen_height, 0, behind);

@@ -80,10 +80,10 @@ typedef struct {
     int find;
     const uint8_t *marks;   /* restarts or entries */
     int64_t mark_count;
-    int row;                /* the next line of the part to begin */
+    int row;                /* the next line of the part to begin; of a whole scan, whether it has begun */
     int64_t next, final;    /* the next interval to begin, and the last one of the line before `row` */
     jpeg_entry *entry;      /* where the next entry is written to, if they are wanted */
-    int64_t seen, source;   /* how many unstuffed bytes its codes begin behind, and where in the file that is */
+    int64_t seen, source;   /* how many unstuffed bytes are before it, and where in the file they end */
     int code;               /* what became of it */
     const unit_block *end;  /* of the blocks */
     unit_block blocks[MOST_BLOCKS];
@@ -170,7 +170,7 @@ static int take_interval(lane *l) {
         if (w->next < first) w->next = first;
         w->final = (line + p->right - 1) / interval;
     }
-    int64_t i = w->next++, from = i * interval; /* at most mark_count, as the part ends with the image */
+    int64_t i = w->next++, from = i * interval; /* i is mark_count at most, since the part is in the image */
     uint32_t mark;
     size_t begin = h->start, end = 0;
     if (i) {
@@ -216,7 +216,7 @@ static int take_line(lane *l) {
     if (w->row == p->bottom) return 0;
     int per_row = (h->across + UNITS_PER_ENTRY - 1) / UNITS_PER_ENTRY, skipped = p->left / UNITS_PER_ENTRY;
     l->row = w->row++, l->column = skipped * UNITS_PER_ENTRY, l->left = units_of_entry(l);
-    l->first = (int64_t)l->row * per_row + skipped;
+    l->first = (int64_t)l->row * per_row + skipped; /* and pieces: mark_count at most, since the part is in the image */
     l->piece = 0, l->pieces = (p->right - 1) / UNITS_PER_ENTRY - skipped + 1;
     l->is_last = l->first + l->pieces == w->mark_count;
     jpeg_entry entry = entry_at(w, l->first);
