@@ -34,9 +34,7 @@ SLOWER, PLAN_SECONDS, PLAN_GIGABYTES, COMMIT_SECONDS = 1.15, 120, 1.5, 10
 _PHOTOS, _SHARDS, _FILES, _MANY = 3000, 12, 10_000_000, 10_000
 _TIMES = 8  # so many times the photographs, for Slurm
 _TSDS: tuple[str | Path, ...] = (sys.executable, "-m", "tsds_cli")
-_OPTIONS = tsds.ConvertOptions(
-    size=(224, 224), fit="crop", color="rgb", shard_nbytes=_PHOTOS // _SHARDS * 224 * 224 * 3
-)
+_OPTIONS = tsds.ConvertOptions(fit=tsds.Fit(224, "crop"), color="rgb", shard_nbytes=_PHOTOS // _SHARDS * 224 * 224 * 3)
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -178,7 +176,7 @@ def plan_many(folder: Path) -> dict[str, float]:
             file.write(f"{i // 10_000:04d}/{i % 10_000:05d}.jpg,{i % 1000}\n")
     out = folder / "many.tsds"
     began = time.perf_counter()
-    options = tsds.ConvertOptions(size=(1, 1), fit="crop", color="rgb", shard_nbytes=30_000)
+    options = tsds.ConvertOptions(fit=tsds.Fit(1, "crop"), color="rgb", shard_nbytes=30_000)
     tsds.clusters.plan(source / "all.csv", out, options, progress=lambda event: None)
     seconds, rss = time.perf_counter() - began, _peak()
     began = time.perf_counter()
@@ -197,7 +195,7 @@ def commit_many(folder: Path) -> dict[str, float]:
     source = folder / "pixels"
     write_photos(source, _MANY, 50, 50)
     out = folder / "shards.tsds"
-    options = tsds.ConvertOptions(size=(8, 8), fit="crop", color="rgb", shard_nbytes=1)
+    options = tsds.ConvertOptions(fit=tsds.Fit(8, "crop"), color="rgb", shard_nbytes=1)
     plan = seconds_of(lambda: tsds.clusters.plan(source, out, options, progress=lambda event: None))
     tsds.clusters.convert_task(out, 0, 1, progress=lambda event: None)
     seconds = seconds_of(lambda: tsds.clusters.commit(out))

@@ -5,7 +5,6 @@ Each conversion runs in a process of its own, whose peak of resident memory is r
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -17,17 +16,17 @@ from numpy.typing import NDArray
 
 SIDES = (5_000, 20_000, 40_000)
 TILE = 256
-#: Keywords of each conversion, by its name in the table.
+#: Keywords of each conversion, as a program has them, by its name in the table.
 WAYS = {
-    "`--encoding raw`": {"encoding": "raw"},
-    "`--encoding jpeg`": {"encoding": "jpeg"},
-    "`--tiles 512 --encoding jpeg`": {"encoding": "jpeg", "tiles": (512, 512)},
+    "`--encoding raw`": 'encoding="raw"',
+    "`--encoding jpeg`": 'encoding="jpeg"',
+    "`--tiles 512 --encoding jpeg`": 'encoding="jpeg", cut=tsds.conversion.ImageTiles(512)',
 }
 _CONVERT = """
-import json, re, sys
+import re, sys
 from pathlib import Path
 import tensorstore_ds as tsds
-tsds.convert(sys.argv[1], sys.argv[2], workers=0, max_pixels=2_000_000_000, **json.loads(sys.argv[3]))
+tsds.convert(sys.argv[1], sys.argv[2], workers=0, max_pixels=2_000_000_000, OPTIONS)
 print(re.search("VmHWM:\\\\s+([0-9]+) kB", Path("/proc/self/status").read_text())[1])
 """
 
@@ -49,7 +48,7 @@ def write(path: Path, side: int) -> None:
 
 def peak(source: Path, store: Path, way: str) -> float:
     """MiB of memory that the conversion took at most."""
-    run = [sys.executable, "-c", _CONVERT, source, store, json.dumps(WAYS[way])]
+    run = [sys.executable, "-c", _CONVERT.replace("OPTIONS", WAYS[way]), source, store]
     return int(subprocess.run(run, check=True, capture_output=True, text=True).stdout.split()[-1]) / 1024
 
 

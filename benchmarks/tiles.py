@@ -103,8 +103,8 @@ def parts_of(pixels: NDArray[np.uint8]) -> list[NDArray[np.uint8]]:
 
 def write(path: Path, images: Sequence[NDArray[np.uint8]], encoding: str) -> None:
     """Store images as pixels; or as JPEG files, with restart markers (`jpeg`), or without (`source`)."""
-    options: dict[str, Any] = {"encoding": "raw" if encoding == "raw" else "source", "check": "headers"}
-    with tsds.Writer(path, max_pixels=SIDE * SIDE, **options) as writer:
+    kept = tsds.conversion.Raw() if encoding == "raw" else tsds.conversion.SourceFiles(check="headers")
+    with tsds.Writer(path, max_pixels=SIDE * SIDE, encoding=kept) as writer:
         for image in images:
             writer.append("train", image=image if encoding == "raw" else encoded(image, encoding))
 

@@ -50,7 +50,7 @@ def main() -> None:
         draw_photographs(options.folder, 160)
     store = options.folder.with_suffix(".tsds")
     if not store.exists():  # as JPEG files with restart markers, from which crops are cut before they are decoded
-        tsds.convert(options.folder, store, encoding="jpeg", max_side=500)
+        tsds.convert(options.folder, store, encoding="jpeg", fit=tsds.conversion.Shrink(500))
     train, test = (tsds.StoreDataset(store, split, on_error="replace") for split in ("train", "test"))
 
     normalize = tsds.Normalize.from_split(train.split)

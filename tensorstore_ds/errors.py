@@ -148,10 +148,10 @@ class OptionError(TsdsError, ValueError):
     """Options contradict each other or the data.
 
     >>> try:
-    ...     tsds.ConvertOptions(size=24, max_side=32)
+    ...     tsds.ConvertOptions(size=24, fit=tsds.conversion.Shrink(32))
     ... except tsds.OptionError as error:  # also a ValueError
     ...     print(error)
-    `size` gives all images one size, `max_side` each its own: leave out one of them.
+    `size` is a part of `fit`, which is given as Shrink(...): leave it out.
     """
 
 

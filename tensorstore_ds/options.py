@@ -24,7 +24,9 @@ import functools
 import inspect
 import math
 import os
+import sys
 import types
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
 from itertools import islice
@@ -229,7 +231,9 @@ def declared(cls: type[_T]) -> type[_T]:
 
         @functools.wraps(init)
         def init_flat(self: _T, **given: Any) -> None:
-            init(self, **from_flat(made, given))
+            fields = from_flat(made, given)
+            _warn_of_flat(made, given, fields)
+            init(self, **fields)
 
         cast(Any, made).__init__ = init_flat
     lines = [f"    {each.name}: {each.help}{f' Default: {each.shown}.' if each.shown else ''}" for each in _raw(made)]
@@ -297,7 +301,11 @@ def with_changes(options: _T, changes: Mapping[str, Any]) -> _T:
     touched = {slot for slot, names in slots.items() if names & changed}
     given = {each.name: getattr(options, each.name) for each in _raw(cls) if each.name not in touched}
     parts = {name: value for name, value in flat(options).items() if any(name in slots[slot] for slot in touched)}
-    return cls(**from_flat(cls, {**given, **parts, **changes}, strict=changed)) if changes else options
+    if not changes:
+        return options
+    made = from_flat(cls, {**given, **parts, **changes}, strict=changed)
+    _warn_of_flat(cls, changes, made)
+    return cls(**made)
 
 
 def _check_names(names: Iterable[str], cls: type[Any]) -> None:
@@ -389,6 +397,32 @@ def _is_flat(cls: type[Any], name: str, value: Any) -> bool:
     """Whether an option with this value is a flat one, not a field."""
     known = {each.name: each for each in _raw(cls)}
     return (bool(known[name].values) and isinstance(value, str)) if name in known else name in flags(cls)
+
+
+def _warn_of_flat(cls: type[Any], given: Mapping[str, Any], made: Mapping[str, Any]) -> None:
+    """Warn at the caller's line of flat names that are given to a class or a function, with what to write instead."""
+    short = {*getattr(cls, "SHORT", ()), *(slot.name for slot in _raw(cls) if slot.by_name)}
+    old = [name for name in given if name not in short and _is_flat(cls, name, given[name])]
+    if not old:
+        return
+    touched = [slot for slot, names in _slots(cls).items() if names & set(old)]
+    new = ", ".join(f"{slot}={_pasted(made[slot])}" for slot in touched if made.get(slot) is not None)
+    found = ", ".join(f"{name}={given[name]!r}" for name in old)
+    level = 2
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] == __package__:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(
+        f"deprecated: {found}. {f'Write {new}' if new else 'Leave it out'}.", DeprecationWarning, stacklevel=level
+    )
+
+
+def _pasted(value: Any) -> str:
+    """A value as a program writes it."""
+    where = "tsds" if type(value).__name__ in sys.modules[__package__].__all__ else "tsds.conversion"
+    found = [(each, getattr(value, each.name)) for each in _raw(type(value))]
+    given = [repr(v) if each.default is MISSING else f"{each.name}={v!r}" for each, v in found if v != each.default]
+    return f"{where}.{type(value).__name__}({', '.join(given)})"
 
 
 def _is_asked(value: Any, parts: Mapping[str, Any], known: Mapping[str, Option]) -> bool:

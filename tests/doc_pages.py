@@ -124,7 +124,7 @@ def write_sources(root: Path) -> None:
     (root / "city/classes.txt").write_text("ground\nsquare\n")
     made = {"photos": "photos.tsds", "VOCdevkit": "voc.tsds", "faces": "faces.tsds", "city": "city.tsds"}
     for source, store in made.items():
-        options = ConvertOptions(size=(64, 64), fit="crop" if source == "photos" else "pad", workers=0)
+        options = ConvertOptions(fit=tsds.Fit(64, "crop" if source == "photos" else "pad"), workers=0)
         tsds.convert(root / source, root / store, options)
 
 

@@ -17,8 +17,10 @@ from benchmarks.samples import STORE
 
 def options(mode: str, **more: Any) -> tsds.ConvertOptions:
     """Of a conversion to an encoding; at most `MAX_SIDE` pixels a side, but for files that are kept."""
-    kept = {} if mode == "source" else {"max_side": MAX_SIDE, "quality": QUALITY}
-    return tsds.ConvertOptions(encoding=mode, workers=WORKERS, **kept, **more)  # type: ignore[arg-type]
+    if mode == "source":
+        return tsds.ConvertOptions(encoding="source", workers=WORKERS, **more)
+    encoding = tsds.Jpeg(quality=QUALITY) if mode == "jpeg" else tsds.conversion.Raw()
+    return tsds.ConvertOptions(encoding=encoding, fit=tsds.conversion.Shrink(MAX_SIDE), workers=WORKERS, **more)
 
 
 def write(task: str, source: Path, target: Path, mode: str) -> None:

@@ -107,13 +107,13 @@ class ImageOptions:
 class ConvertOptions(ImageOptions, SourceOptions):
     """Options of `convert`, `estimate`, `plan` and `Writer`.
 
-    >>> options = tsds.ConvertOptions(size=24, fit="crop", encoding="jpeg", quality=95, workers=0)
+    >>> options = tsds.ConvertOptions(fit=tsds.Fit(24, "crop"), encoding=tsds.Jpeg(quality=95), workers=0)
     >>> options.size
     (24, 24)
     >>> tsds.convert("voc", "small.tsds", options).rows
     {'train': 4, 'val': 2}
     >>> try:
-    ...     tsds.ConvertOptions(quality=101)
+    ...     tsds.ConvertOptions(encoding=tsds.Jpeg(quality=101))
     ... except tsds.OptionError as error:
     ...     print(error)
     `quality`: expected 1 to 95, found 101.
@@ -265,7 +265,7 @@ _CONVERT = declarations(ConvertOptions)
 class RepackOptions:
     """Options of `repack`. `layout`, `encoding` or both must be given.
 
-    >>> options = tsds.conversion.RepackOptions(encoding="jpeg", max_side=16, workers=0)
+    >>> options = tsds.conversion.RepackOptions(encoding="jpeg", fit=tsds.conversion.Shrink(16), workers=0)
     >>> _ = tsds.repack("photos.tsds", "small.tsds", options)
     >>> tsds.open("small.tsds")["train"].image_shapes[0].tolist()  # height, width, channels
     [16, 16, 3]

@@ -42,7 +42,7 @@ def repack(
     >>> _ = tsds.repack("photos.tsds", "shared.tsds", layout="zarr")
     >>> tsds.open("shared.tsds").layout
     'zarr'
-    >>> _ = tsds.repack("photos.tsds", "small.tsds", encoding="jpeg", quality=80, workers=0)
+    >>> _ = tsds.repack("photos.tsds", "small.tsds", encoding=tsds.Jpeg(quality=80), workers=0)
     >>> tsds.open("small.tsds")["train"].fields["image"].encoding
     'jpeg'
 
