@@ -135,6 +135,27 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         raise OutputError(unsynced(path, error)) from error
 
 
+def exchange(path: Path, other: Path) -> None:
+    """Let two folders change places: in one step on Linux, elsewhere in three."""
+    if sys.platform == "linux":
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)  # renameat2 with AT_FDCWD and RENAME_EXCHANGE
+        if hasattr(libc, "renameat2"):
+            if libc.renameat2(-100, os.fsencode(path), -100, os.fsencode(other), 2) == 0:
+                return
+            if (number := ctypes.get_errno()) not in (errno.ENOSYS, errno.EINVAL):  # of old kernels, of network drives
+                raise OSError(number, os.strerror(number), str(path))
+    third = path.with_name(f"{path.name}.old")
+    other.rename(third)
+    try:
+        path.rename(other)
+    except BaseException:
+        third.rename(other)
+        raise
+    third.rename(path)
+
+
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
     """Write or replace a file with these bytes, atomically and synced."""
     with replacing(path) as file:

@@ -93,7 +93,7 @@ def pull(url: str, out: Path, as_json: bool, **given: Any) -> None:
     the same command downloads the remaining files.
 
     With --update, OUT may be a copy of an earlier state, with the same --only and --fields. Programs that have it open
-    continue with that state, unless samples were erased.
+    continue with that state, unless its shards were removed, as after an erasure.
 
     \b
     Examples:

@@ -48,8 +48,8 @@ def pull(
     digest.
 
     With `update`, `out` may be a copy of an earlier state of the store, before an `append`, `add_fields`, `update` or
-    `erase`. Only files that it lacks are fetched, and its root is replaced in one step. Programs that have it open
-    continue with the state that they opened, unless samples were erased:
+    `erase`. Only files that it lacks are fetched, and the new state takes its place in one step. Programs that have it
+    open continue with the state that they opened, unless its shards were removed, as after an erasure:
 
     >>> _ = tsds.erase("photos.tsds", keys=["train/cat/0.png"])
     >>> _ = tsds.pull(url, "labels.tsds", fields=["label", "key"], update=True)

@@ -61,7 +61,7 @@ class Pull:
         self, origin: Origin, out: Path, selection: FileSelection, counter: Counter, workers: int, verify: bool
     ) -> None:
         self.origin, self.out, self.selection = origin, out, selection
-        self.verifies = verify  #: whether chunks and values are checked
+        self._verifies = verify  # chunks and values
         self._counter = counter
         self._crew = Crew(workers)
         self.work = partial_of(out)
@@ -84,7 +84,8 @@ class Pull:
             content = self.selection.content(self.read_lists(self.work / "lists"))
             content = self.selection.signed(content, self.origin)
             self.fetch(content)
-            self._commit(content)
+            self.complete(content)
+            self.folder.put_store(self.out)
         return self.transfer(content)
 
     def transfer(self, content: Content, *, was_there: bool = False) -> Transfer:
@@ -113,12 +114,17 @@ class Pull:
 
     # --- the work folder ---
 
-    def begin(self) -> None:
-        """Record what is copied, or compare it with the record of an interrupted run."""
+    def begin(self, before: str = "") -> None:
+        """Record what is copied, or compare it with the record of an interrupted run.
+
+        `before` is the digest of an earlier state that is updated. Its work is dropped if another state was copied.
+        """
         selection = self.selection
         names = {"splits": [*selection.manifest.splits], "fields": [*selection.fields]}
-        plan = {"copy of": selection.sha256, **names}
+        plan = {"copy of": selection.sha256, **names, **({"update of": before} if before else {})}
         begun = self.folder.read("plan.json")
+        if before and begun is not None and begun != plan and "update of" in begun:
+            begun = None
         journal = self.work / "journal"
         if (begun is not None and begun != plan) or (journal.is_dir() and any(journal.iterdir())):
             self._is_of_another = True
@@ -287,8 +293,8 @@ class Pull:
 
     # --- the end ---
 
-    def _commit(self, content: Content) -> None:
-        """Complete the store and let it appear."""
+    def complete(self, content: Content) -> None:
+        """Write the lists and the root, and open the store."""
         for name, data in {**content.lists, "zarr.json": content.root}.items():
             path = self.store / name
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -298,10 +304,9 @@ class Pull:
         for folder, _, _ in os.walk(self.store, topdown=False):
             sync(Path(folder))
         open_store(self.store, sha256=content.sha256)
-        problems = verify_store(self.store) if self.verifies else []
+        problems = verify_store(self.store) if self._verifies else []
         if problems:
             raise FormatError(problems, f"The store at {self.origin.url} is damaged: tell its owner.")
-        self.folder.put_store(self.out)
 
 
 def _may_pass(error: RemoteError | FormatError) -> bool:

@@ -1,186 +1,148 @@
-"""Update the copy of an earlier state of a store: fetch what it does not have, and replace its root in one step.
+"""Update the copy of an earlier state of a store: fetch what it lacks, and let the new state take its place.
 
-New shards are fetched into the work folder of the copy, and moved into it when all are complete. Until the root is
-replaced, which lists them, the copy is the earlier state, and afterwards the new one (spec.md, 8).
+The new state is made in the work folder of the copy, of links to files that the copy has and of files that are fetched.
+It is checked there, and then the two folders change places in one step.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from tensorstore_ds.conversion.history import states_of, steps_of
-from tensorstore_ds.durable import locked_folder, sync, write_all, write_file
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, StoreExistsError
+from tensorstore_ds.durable import exchange, linked, locked_folder, partial_of, sync, unsynced
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.reading.store import Store, open as open_store
-from tensorstore_ds.reading.store_files import SKIPPED, shards_of
-from tensorstore_ds.reading.verification import verify as verify_store
+from tensorstore_ds.reading.store_files import open_file, shards_of
 from tensorstore_ds.sharing.receiving import Pull
-from tensorstore_ds.sharing.selection import Content
 from tensorstore_ds.sharing.transfer import Transfer
 
 #: Commands after which replaced shards are removed at once.
 _REMOVING = ("erase", "drop")
+#: What the provenance of a part has of the whole store, and a change in place keeps.
+_SAME = ("created", "source", "source_format", "tool_version")
 
 
 def refresh(copying: Pull) -> Transfer:
     """Make the store at `copying.out` the one that is copied. Raises as `pull`."""
     out, selection = copying.out, copying.selection
+    if out.is_symlink():
+        raise OptionError(f"{out}: expected the folder of a copy, found a link. Name the folder that it leads to.")
     store = open_store(out)
     with copying.folder:
-        copying.begin()
+        copying.begin(store.sha256)
         content = selection.content(copying.read_lists(copying.work / "lists", out))
         content = selection.signed(content, copying.origin)
-        _check_earlier(store, content, copying)
-        new = {name for name in content.lists if not (out / name).is_file()}
-        wanted = {name: file for name, file in content.files.items() if _is_missing(out, name, file, new)}
-        there = _link(_own_files(store), wanted, copying.store)
-        copying.fetch(replace(content, files={n: file for n, file in wanted.items() if n not in there}))
-        with locked_folder(out) as is_ours:
-            if not is_ours or open_store(out).sha256 != store.sha256:
-                raise ConversionError(f"{out}: another process changes this store. Run the same command again.")
-            _put(copying.store, out, content, new)
-            try:
-                _remove_replaced(out, parse_root(content.root)[0])
-            except OSError as error:
-                what = "replaced shards are gone from the store, but their old files could not all be removed"
-                advice = "Run the same command again to remove them."
-                raise ConversionError(f"{out}: {what} ({error.filename}: {error.strerror}). {advice}") from error
-        copying.folder.end()
-    if copying.verifies and (problems := verify_store(out)):
-        raise FormatError(problems, f"The store at {copying.origin.url} is damaged: tell its owner.")
-    return copying.transfer(content, was_there=store.sha256 == content.sha256)
+        if not (was_there := store.sha256 == content.sha256):
+            steps = _steps_since(store, copying)
+            _check_parts(store, copying)
+            there = _link(store, content.files, copying.store)
+            copying.fetch(replace(content, files={n: file for n, file in content.files.items() if n not in there}))
+            if not any(step.get("command") in _REMOVING for step in steps):
+                _keep_replaced(store, parse_root(content.root)[0], copying.store)
+            copying.complete(content)
+            _swap(store, copying.store, out)
+        if note := copying.folder.end():
+            what = "replaced shards are gone from the store, but their old files could not all be removed"
+            raise ConversionError(f"{out}: {what}. {note}")
+    return copying.transfer(content, was_there=was_there)
 
 
-def _check_earlier(store: Store, content: Content, copying: Pull) -> None:
-    """Raise an error if the store is not an earlier state of what is copied, or of other splits and fields."""
+def _steps_since(store: Store, copying: Pull) -> list[Mapping[str, Any]]:
+    """The steps from a copy to what is copied. Raises `StoreExistsError` if it is no earlier state of that."""
+    now, then = copying.selection.whole.provenance, store.manifest.provenance
+    steps, known = steps_of(now), steps_of(then)
+    # A part of a store has a digest of its own, and the provenance of the store.
+    is_part = known == steps[: len(known)] and len(known) < len(steps) and all(now.get(n) == then.get(n) for n in _SAME)
+    if store.sha256 not in states_of(now) and not is_part:
+        what = "a later state of it" if copying.selection.sha256 in states_of(then) else "another store"
+        raise StoreExistsError(
+            f"{store.path}: expected an earlier state of the store, found {what}. Choose another path."
+        )
+    return steps[len(known) :]
+
+
+def _check_parts(store: Store, copying: Pull) -> None:
+    """Raise `OptionError` if splits or fields of the copy are left out, or if there is something else in its folder."""
     out, selection, before = store.path, copying.selection, store.manifest
-    now, then = selection.whole.provenance, before.provenance
-    steps, known = ([(step.get("command"), step.get("created")) for step in steps_of(each)] for each in (now, then))
-    is_earlier = store.sha256 in states_of(now) or (
-        selection.is_part and then.get("created") == now.get("created") and steps[: len(known)] == known
-    )
-    if store.sha256 != content.sha256 and not is_earlier:
-        later = selection.sha256 in states_of(then)
-        what = "a later state of it" if later else "another store"
-        raise StoreExistsError(f"{out}: expected an earlier state of the store, found {what}. Choose another path.")
-    if link := next((out / name for name in before.splits if (out / name).is_symlink()), None):
-        raise OptionError(f"{link}: expected a folder of the store, found a link. Copy the store to a new path.")
-    whole = selection.whole
-    lost = (before.splits.keys() & whole.splits.keys()) - selection.manifest.splits.keys()
+    whole, wanted = selection.whole, selection.manifest.splits.keys()
+    lost = {*(before.splits.keys() & whole.splits.keys()) - wanted}
     lost |= (before.fields.keys() & whole.fields.keys()) - selection.fields.keys()
-    changed = [
-        name for name, data in content.lists.items() if (out / name).is_file() and not _is_equal(out / name, data)
-    ]
-    if lost or changed:
+    more = set[str]()
+    if store.sha256 not in states_of(whole.provenance):  # a part of the store, which must not become all of it unasked
+        more = whole.fields.keys() - before.fields.keys()
+        more = more or (whole.splits.keys() - before.splits.keys())
+        more = more if more <= selection.fields.keys() | wanted and not selection.is_part else set()
+    if lost or more:
         advice = "Give the same as when it was copied, or choose another path."
-        raise OptionError(f"{out}: expected a copy of these splits and fields, found one of others. {advice}")
+        found = f"one {'with' if lost else 'without'} {min(lost or more)}"
+        raise OptionError(f"{out}: expected a copy of these splits and fields, found {found}. {advice}")
+    known = {"zarr.json", SIGNATURE, *before.splits, *(name for name in before.files if "/" not in name)}
+    for entry in list(os.scandir(out)):
+        is_link = entry.is_symlink() and entry.name in before.splits
+        if is_link or entry.name not in {*known, *(partial_of(Path(name)).name for name in known)}:
+            what = "a link" if is_link else "something else"
+            raise OptionError(f"{entry.path}: expected files of the store, found {what}. Move it away.")
 
 
-def _is_equal(path: Path, data: bytes) -> bool:
-    return path.stat().st_size == len(data) and path.read_bytes() == data
-
-
-def _is_missing(out: Path, name: str, file: File, new: set[str]) -> bool:
-    """Whether a file of the new state has to be made: of a new shard, or beside the shards."""
-    if name.count("/") >= 2:
-        return f"{'/'.join(name.split('/')[:2])}/zarr.json" in new
-    return _size(out / name) != file.size or sha256((out / name).read_bytes()).hexdigest() != file.sha256
-
-
-def _own_files(store: Store) -> dict[File, Path]:
-    """The files of the shards that are there, by size and SHA-256."""
-    found: dict[File, Path] = {}
+def _own_files(store: Store) -> dict[File, str]:
+    """The names of the files that the copy has, by size and SHA-256."""
+    found = {file: name for name, file in store.manifest.files.items()}
     for _, _, folder, shard in shards_of(store.manifest):
         where = f"{folder}/zarr.json"
         listing = parse_listing((store.path / where).read_bytes(), where, shard)
-        own = {file: store.path / folder / path for path, file in listing.items()}
-        found |= {file: path for file, path in own.items() if _size(path) == file.size}
+        found |= {file: f"{folder}/{path}" for path, file in listing.items()}
     return found
 
 
-def _link(own: Mapping[File, Path], wanted: Mapping[str, File], folder: Path) -> set[str]:
+def _link(store: Store, wanted: Mapping[str, File], folder: Path) -> set[str]:
     """Link or copy files that are there already; returns their new names."""
-    done = set[str]()
+    done, own = set[str](), _own_files(store)
     for name, file in wanted.items():
-        if (path := own.get(file)) is not None:
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).unlink(missing_ok=True)
-            try:
-                os.link(path, folder / name)
-            except OSError:  # a file system without links
-                shutil.copyfile(path, folder / name)
-                sync(folder / name)
-            done.add(name)
+        if file in own:
+            with suppress(FormatError):  # a link, or of another size: it is fetched
+                _copy(store, own[file], folder / name, file.size)
+                done.add(name)
     return done
 
 
-def _put(made: Path, out: Path, content: Content, new: set[str]) -> None:
-    """Move the new shards into the store, and replace its root."""
-    folders = sorted(Path(name).parent for name in new)
-    for folder in folders:
-        name = (folder / "zarr.json").as_posix()
-        (made / folder).mkdir(parents=True, exist_ok=True)
-        with open(made / name, "wb", buffering=0) as file:
-            write_all(file, content.lists[name])
-            os.fsync(file.fileno())
-        for inner, _, _ in os.walk(made / folder, topdown=False):
-            sync(Path(inner))
-    above = [name for name in content.files if name.count("/") < 2 and (made / name).is_file()]
-    # A file may be longer than the root says, so that every state of the disk is a store.
-    late = [SIGNATURE, *(name for name in above if _size(out / name) > content.files[name].size)]
-    before = (out / "zarr.json").read_bytes()
-    added = {folder.parent for folder in folders if not (out / folder.parent).exists()}  # splits
+def _copy(store: Store, name: str, to: Path, size: int | None = None) -> None:
+    to.parent.mkdir(parents=True, exist_ok=True)
+    to.unlink(missing_ok=True)
+    with open_file(store.path, name) as file:
+        status = os.fstat(file.fileno())
+        if size is not None and status.st_size != size:
+            raise FormatError(Problem(name, "file-size", f"expected {size} bytes, found {status.st_size}."))
+        if not linked(store.path / name, to, status):
+            with open(to, "xb") as copy:
+                shutil.copyfileobj(file, copy)
+            sync(to)
+
+
+def _keep_replaced(store: Store, manifest: Manifest, folder: Path) -> None:
+    """Keep the shards that the copy lists and the new state has replaced, for readers that have the copy open."""
+    for split, _, name, shard in shards_of(store.manifest):
+        entry, where = manifest.splits.get(split), f"{name}/zarr.json"
+        if entry is not None and name in (shard_path(split, number) for number in entry.replaced):
+            for path in ("zarr.json", *parse_listing((store.path / where).read_bytes(), where, shard)):
+                _copy(store, f"{name}/{path}", folder / name / path)
+
+
+def _swap(store: Store, made: Path, out: Path) -> None:
+    """Let the new state take the place of the old one, unless that has changed."""
+    with locked_folder(out) as is_ours:
+        if not is_ours or open_store(out).sha256 != store.sha256:
+            raise ConversionError(f"{out}: another process changes this store. Run the same command again.")
+        exchange(made, out)
     try:
-        for folder in folders:
-            (out / folder).parent.mkdir(exist_ok=True)
-            if (out / folder).exists():  # no reader uses it: it has no list
-                shutil.rmtree(out / folder)
-            (made / folder).rename(out / folder)
-            sync((out / folder).parent)
-        _take(made, out, (name for name in above if name not in late))
-        write_file(out / "zarr.json", content.root)
-    except BaseException:
-        with suppress(OSError):  # else they belong to the store
-            if (out / "zarr.json").read_bytes() == before:
-                for folder in folders:
-                    with suppress(OSError):
-                        (out / folder).rename(made / folder)
-                for folder in added:
-                    shutil.rmtree(out / folder, ignore_errors=True)
-        raise
-    _take(made, out, (name for name in above if name in late))
-    for name in {SKIPPED, SIGNATURE} - content.files.keys():
-        if os.path.lexists(out / name):
-            (out / name).unlink()
-
-
-def _take(made: Path, out: Path, names: Iterable[str]) -> None:
-    for name in names:
-        (made / name).replace(out / name)
-        sync((out / name).parent)
-
-
-def _size(path: Path) -> int:
-    """Bytes of a regular file, -1 for a link and for anything else."""
-    return path.stat().st_size if path.is_file() and not path.is_symlink() else -1
-
-
-def _remove_replaced(out: Path, manifest: Manifest) -> None:
-    """Remove the shards that no reader may need. Their lists go first, which tells readers that they are gone."""
-    removes = any(step.get("command") in _REMOVING for step in steps_of(manifest.provenance))
-    for split, entry in manifest.splits.items():
-        kept = {shard_path(split, n) for n in (*entry.numbers, *(() if removes else entry.replaced))}
-        for found in list(os.scandir(out / split)):
-            name = f"{split}/{found.name}"
-            if found.is_dir(follow_symlinks=False) and found.name.isdecimal() and name not in kept:
-                (out / name / "zarr.json").unlink(missing_ok=True)
-                shutil.rmtree(out / name)
+        sync(out.parent)
+    except OSError as error:
+        raise ConversionError(unsynced(out, error)) from error

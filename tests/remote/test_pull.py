@@ -307,7 +307,7 @@ def test_room_is_looked_at_before_memory_is_taken_by_listed_sizes(
         with pytest.raises(Taken):
             tsds.pull(store.path, tmp_path / "p.tsds")
     with monkeypatch.context() as patch, pytest.raises(Taken):
-        patch.setattr(receiving.Pull, "_commit", take)
+        patch.setattr(receiving.Pull, "complete", take)
         tsds.pull(store.path, tmp_path / "p.tsds")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=store.nbytes // 2))
     with pytest.raises(tsds.errors.OutputError, match="free on this disk"):

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from remote.test_push_update import add_field, append, erase, grown
+from remote.test_push_update import ROWS, add_field, append, erase, grown, write_images
 from small_stores import tsds as command
 from stores import files_of
+from tensorstore_ds.sharing import receiving
 
 __all__ = ["grown"]  # a fixture
 Change = Callable[[Path], Any]
@@ -84,7 +85,7 @@ def test_a_part_is_updated_with_the_same_names(grown: tuple[Path, str], tmp_path
     out, part = tmp_path / "labels.tsds", {"fields": ["label", "key"]}
     tsds.pull(path, out, **part)
     append(path)
-    for other in ({}, {"fields": ["label"]}, {"fields": ["label", "key", "size"]}):
+    for other in ({}, {"fields": ["label"]}):
         with pytest.raises(tsds.TsdsError, match="expected a"):
             tsds.pull(path, out, update=True, **other)
     add_field(path)  # all shards are written again
@@ -147,3 +148,104 @@ def test_the_advice_of_the_command_leads_to_success(grown: tuple[Path, str], tmp
     assert refused.exit_code == 1 and "Update it with --update" in refused.stderr
     assert command("pull", str(path), str(out), "--update", "--verify").exit_code == 0
     assert np.array_equal(tsds.open(out)["train"]["label"][:], tsds.open(path)["train"]["label"][:])
+
+
+@pytest.mark.parametrize("part", [{}, {"fields": ["image", "label", "key"]}])
+def test_an_erasure_of_before_is_no_reason_to_lose_readers(grown: tuple[Path, str], tmp_path: Path, part: Any) -> None:
+    path, _ = grown
+    erase(path)
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out, **part)
+    reader, was = tsds.open(out), values(tsds.open(out))
+    update_labels(path)
+    tsds.pull(path, out, update=True, **part)
+    if not part:  # the root of a part lists no replaced shards
+        assert values(reader) == was
+    assert values(tsds.open(out)) != was and tsds.verify(out) == []
+
+
+def test_a_split_that_came_and_went(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    write_images(tmp_path / "more" / "val", 100, 2)
+    tsds.append(path, tmp_path / "more")
+    tsds.erase(path, rows={"val": [0, 1]})
+    tsds.pull(path, out, update=True)
+    assert tsds.verify(out) == [] and list(tsds.open(out)) == list(tsds.open(path))
+
+
+def test_a_damaged_store_leaves_the_copy(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    append(path)
+    before = files_of(out)
+    last = max(each for each in (path / "train").rglob("*") if each.is_file() and "/image/c/" in each.as_posix())
+    last.write_bytes(bytes(last.stat().st_size))
+    with pytest.raises(tsds.TsdsError):
+        tsds.pull(path, out, update=True)
+    assert files_of(out) == before and tsds.verify(out) == []
+
+
+@pytest.mark.parametrize("what", ["link", "file", "copy is a link"])
+def test_what_is_not_of_the_store_is_left_alone(grown: tuple[Path, str], tmp_path: Path, what: str) -> None:
+    path, _ = grown
+    out, precious = tmp_path / "copy.tsds", tmp_path / "precious"
+    tsds.pull(path, out)
+    write_images(tmp_path / "more" / "val", 100, 2)
+    tsds.append(path, tmp_path / "more")
+    (precious / "00000").mkdir(parents=True)
+    (precious / "00000" / "x").write_text("mine")
+    if what == "link":
+        (out / "val").symlink_to(precious)
+    elif what == "file":
+        (out / "notes.txt").write_text("mine")
+    else:
+        out.rename(tmp_path / "elsewhere.tsds")
+        out.symlink_to(tmp_path / "elsewhere.tsds")
+    before = files_of(precious)
+    with pytest.raises(tsds.OptionError, match=r"expected (files of the store|the folder of a copy)"):
+        tsds.pull(path, out, update=True)
+    assert files_of(precious) == before and len(tsds.open(out)["train"]) == ROWS
+
+
+def test_own_changes_of_a_part_are_kept(
+    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, _ = grown
+    out, part = tmp_path / "copy.tsds", {"fields": ["label", "key"]}
+    tsds.pull(path, out, **part)
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    for each in (path, out):
+        add_field(each)
+    with pytest.raises(tsds.errors.StoreExistsError, match="found another store"):
+        tsds.pull(path, out, update=True, fields=["label", "key", "loss"])
+
+
+def test_a_store_that_changes_between_two_calls(
+    grown: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The work of an interrupted refresh is dropped, and no file of the copy is written into."""
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    before = files_of(out)
+    for change in (append, update_labels):
+        change(path)
+        with monkeypatch.context() as patch:
+            patch.setattr(receiving.Pull, "complete", _interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                tsds.pull(path, out, update=True)
+        assert files_of(out) == before
+    out.rename(tmp_path / "moved.tsds")
+    with pytest.raises(tsds.OptionError, match="parts of another copy"):
+        tsds.pull(path, out)
+    (tmp_path / "moved.tsds").rename(out)
+    assert files_of(out) == before
+    tsds.pull(path, out, update=True)
+    assert tsds.open(out).sha256 == tsds.open(path).sha256 and tsds.verify(out) == []
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
