@@ -12,6 +12,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from stores import class_folders, contents, interrupted, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.options import flags
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 30 bytes a shard
 
@@ -282,13 +283,15 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("name", [name for name in ConvertOptions.__dataclass_fields__ if name in OTHER])
+@pytest.mark.parametrize("name", [name for name in flags(ConvertOptions) if name in OTHER])
 def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp_path, name):
     """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""
     source = folders / "train"
     values = {"workers": 0, "shard_nbytes": 60, "quality": 80}
     values |= {"split_into": {"a": 0.5, "b": 0.5}} if name == "split_by" else {}
     values |= {"tiles": (100, 100)} if name == "overlap" else {}
+    values |= {"size": (4, 4)} if name in ("fit", "min_visibility") else {}
+    values |= {"fit": "crop"} if name == "min_visibility" else {}
     interrupted(source, out, 5, ConvertOptions(**values))
     changed = ConvertOptions(**values | {name: OTHER[name]})
     if name in ("workers", "on_error", "license", "citation"):
@@ -315,7 +318,7 @@ def test_every_option_is_tried():
         "min_side",
         "empty_tiles",
     }
-    assert set(ConvertOptions.__dataclass_fields__) == {*OTHER, *others}
+    assert set(flags(ConvertOptions)) == {*OTHER, *others}
 
 
 def test_another_version_does_not_go_on(folders, out, monkeypatch):
