@@ -59,3 +59,21 @@ def test_a_dry_run_compares_the_encodings(folder, tmp_path):
         assert 0.7 < expected / made.nbytes < 1.3
     assert all(each.rate > 0 for each in found.encodings)
     assert tsds.estimate(folder, ConvertOptions(size=(8, 8))).encodings == ()
+
+
+@pytest.mark.parametrize(
+    ("options", "unused"),
+    [
+        ({"size": 8, "quality": 50}, "quality"),
+        ({"size": 8, "subsampling": "4:4:4"}, "subsampling"),
+        ({"size": 8, "check": "headers"}, "check"),
+        ({"size": 8}, ""),
+        ({"size": 8, "encoding": "jpeg", "quality": 50}, ""),
+    ],
+)
+def test_options_of_an_encoding_that_is_not_chosen_are_named(tmp_path, options, unused):
+    (tmp_path / "images").mkdir()
+    Image.fromarray(np.zeros((9, 9, 3), np.uint8)).save(tmp_path / "images" / "a.png")
+    told = tsds.convert(tmp_path / "images", tmp_path / "s.tsds", workers=0, **options).notes
+    assert [note.split("`")[1] for note in told if "changes nothing here" in note] == [unused] * bool(unused)
+    assert tsds.estimate(tmp_path / "images", **options).notes == told

@@ -171,6 +171,7 @@ class Build(Partial):
         for name in self.finished_names():
             finished = self.finished(*name)
             why[name] = "their records cannot be read" if finished is None else unusable(name, finished)
+            why[name] = why[name] or ("" if name in shards else "they are not planned any more")
         kept = [name for name, reason in why.items() if not reason]
         self.keep(kept, *filter(None, why.values()))
         self.resumed = len(kept)

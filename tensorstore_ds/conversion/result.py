@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from tensorstore_ds import words
 from tensorstore_ds.conversion.blocks import ALL_AS_RGB, OWN_FIELDS
-from tensorstore_ds.conversion.encodings import NOT_KEPT
+from tensorstore_ds.conversion.encodings import NOT_KEPT, Auto
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.values import ImageTiles, ObjectCrops
 from tensorstore_ds.errors import Problem
@@ -155,10 +155,22 @@ def notes_of_store(
         )
     if recoded := sum(problem.reason == NOT_KEPT for problem in left_out):
         yield RECODED.format(recoded, flat(options)["quality"])
+    yield from notes_of_unused(options, encoding, makes_jpeg=encoding == "jpeg" or recoded > 0)
     if not isinstance(options.cut, ObjectCrops):
         yield from note_of_size(nbytes, of_images.file_nbytes)
     if encoding != "raw":
         yield from note_of_channels(of_images.images_of, is_kept=encoding == "source")
+
+
+def notes_of_unused(options: ConvertOptions, encoding: str, *, makes_jpeg: bool) -> Iterator[str]:
+    """Options for another encoding than the one that was chosen."""
+    given, usual = options.encoding, Auto()
+    if isinstance(given, Auto):
+        for name in ("quality", "subsampling"):
+            if not makes_jpeg and getattr(given, name) != getattr(usual, name):
+                yield f"`{name}` changes nothing here: images are not encoded as JPEG."
+        if encoding != "source" and given.check != usual.check:
+            yield "`check` changes nothing here: images are decoded anyway."
 
 
 def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:
