@@ -375,8 +375,10 @@ def from_flat(cls: type[Any], given: Mapping[str, Any], strict: Set[str] | None 
         if not own:
             continue
         if made.get(slot) is not None and slot not in parts:
-            own_value = type(made[slot]).__name__
-            raise OptionError(f"`{own[0]}` is a part of `{slot}`, which is given as {own_value}(...): leave it out.")
+            if wrong := next((name for name in own if strict is None or name in strict), ""):
+                kind = type(made[slot]).__name__
+                raise OptionError(f"`{wrong}` is a part of `{slot}`, which is given as {kind}(...): leave it out.")
+            continue  # a name that another value has, too
         asked = [value for value in each.values if _is_asked(value, parts, known)]
         if len(asked) > 1:
             both = " and ".join(map(_asking, asked))

@@ -393,7 +393,7 @@ class Mortal:
 
 for n in range(12):
     try:
-        options = tsds.ConvertOptions(workers=2, encoding="jpeg", quality=95, shard_nbytes=10**6)
+        options = tsds.ConvertOptions(workers=2, encoding=tsds.Jpeg(95), shard_nbytes=10**6)
         tsds.convert(Mortal(n * 0.012), f"{n}.tsds", options)
         print("whole")
     except tsds.errors.ConversionError as error:
