@@ -7,10 +7,8 @@ runs, and the flag of the command::
     class Options:
         quality: int = option("JPEG quality.", default=90, at_least=1, at_most=95)
 
-        def __post_init__(self) -> None:
-            check(self)
-
-A `Literal` annotation lists the choices. The class itself checks conditions that involve two options.
+A `Literal` annotation lists the choices. A class with conditions that involve two options has a `__post_init__`, which
+calls `check` first.
 
 An option may be a value: an object of one of several `declared` classes, whose fields belong to it. Flags, stores and
 journals have flat names instead: `flags` lists them, `flat` takes values apart, and `from_flat` puts them together.
@@ -223,8 +221,10 @@ def changed(declaration: Option, *, default: Any, **changes: Any) -> Any:
 
 @dataclass_transform(frozen_default=True, field_specifiers=(option, changed))
 def declared(cls: type[_T]) -> type[_T]:
-    """Make a frozen dataclass whose docstring describes its options."""
+    """Make a frozen dataclass whose docstring describes its options. They are checked, by its own method or `check`."""
     described = inspect.cleandoc(cls.__doc__ or "")  # before a dataclass writes one of its own
+    if not hasattr(cls, "__post_init__"):
+        cast(Any, cls).__post_init__ = check
     made = dataclass(frozen=True)(cls)
     if any(each.values for each in _raw(made)):
         init = made.__init__

@@ -147,3 +147,12 @@ def test_large_sides_are_refused(monkeypatch):
     for height, width in ((2**31, 1), (1, 2**31 - 1), (0, 5), (5, 0), (101, 100)):
         header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
         assert_as_pillow(data[:8] + chunk(b"IHDR", header) + data[33:], monkeypatch)
+
+
+def test_more_compressed_pixels_than_an_image_can_have_are_left_to_pillow(monkeypatch):
+    data = file_of(image_of("L"))
+    old, at = packed(data)
+    for behind in (1, 1 << 17):
+        more = data[:at] + chunk(b"IDAT", old + bytes(behind)) + data[at + len(old) + 12 :]
+        assert (decode_png(more, read_png_header(more)) is None) == (behind > 1)
+        assert_as_pillow(more, monkeypatch)

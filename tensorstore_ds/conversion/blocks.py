@@ -49,7 +49,7 @@ SKIP = 'With `on_error="skip"` such samples are left out.'
 
 
 class ShapesDiffer(SourceError):
-    """The shape of an image differs from that of the first. It is not skipped, because most images may differ."""
+    """An image has another shape than the first one. It is not skipped, because most images may differ."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class RowFormat:
         return cast(ImageField, self.fields["image"])
 
     def check(self, row: EncodedSample) -> None:
-        """Raise `ShapesDiffer` for an image whose shape differs from that of the first."""
+        """Raise `ShapesDiffer` for an image with another shape than the first one."""
         own, (shared, unit) = self.own, self.image.encoding.shared
         if row.shape == own.one_shape and row.dtype == own.dtype:
             return

@@ -360,8 +360,8 @@ def commit(
 ) -> Summary:
     """Complete a store of converted shards and let it appear, with all skipped samples in ``skipped.jsonl``.
 
-    `origin` has ``source`` and ``source_format``. `problems` and `left_out` are those of the whole source; those of
-    each shard are added. Without `appears`, this becomes a part of another store, and stays in ``OUT.partial``.
+    `origin` has ``source`` and ``source_format``. `problems` and `left_out` are of the whole source, and each shard
+    adds its own. Without `appears`, this becomes a part of another store, and stays in ``OUT.partial``.
     """
     skipped = [*problems, *(problem for split in shards.values() for problem in split.skipped)]
     left_out = tuple(dict.fromkeys((*left_out, *(problem for split in shards.values() for problem in split.left_out))))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -178,9 +178,6 @@ class Jpeg(Encoding):
         'A conversion with `encoding="source"` keeps them as they are.'
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def check_row(self, row: EncodedSample, picture: Picture) -> None:
         """JPEG has 8 bits, gray or RGB, and a limited number of pixels in a row."""
         from tensorstore_ds.imaging.jpeg import MOST_SIDE
@@ -237,10 +234,7 @@ class SourceFiles(Encoding):
         'Pass `size` for pixels of one size, or `encoding="raw"` for pixels of each.'
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
-    @property
+    @cached_property
     def jpeg(self) -> Jpeg:
         """The encoding of images whose files stores do not hold."""
         return Jpeg(self.quality, self.subsampling)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from tensorstore_ds.imaging.placement import Fit as How, Placement, fit_box, shrink
-from tensorstore_ds.options import check, declared, option
+from tensorstore_ds.options import declared, option
 from tensorstore_ds.tiling import MOST_SIDE
 
 
@@ -44,9 +44,6 @@ class Fit:
         group="Objects",
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
     def placement(self, size: tuple[int, int]) -> Placement | None:
         """Return how an image of `size` (height, width) is resized and placed."""
         return replace(fit_box(size, self.size, self.how), min_visibility=self.min_visibility)
@@ -70,9 +67,6 @@ class Shrink:
         shown="the size in the source",
         group="Encoding",
     )
-
-    def __post_init__(self) -> None:
-        check(self)
 
     def placement(self, size: tuple[int, int]) -> Placement | None:
         """Return how an image of `size` (height, width) is resized, or None if it keeps its size."""
@@ -123,9 +117,6 @@ class ImageTiles:
         group="Objects",
     )
 
-    def __post_init__(self) -> None:
-        check(self)
-
 
 @declared
 class ObjectCrops:
@@ -151,6 +142,3 @@ class ObjectCrops:
         at_least=1,
         group="Objects",
     )
-
-    def __post_init__(self) -> None:
-        check(self)

@@ -21,6 +21,8 @@ _HEADER = struct.Struct(">IIBBBBB")
 _PLAIN = {(8, 0, 0, 0, 0): (1, "L"), (8, 2, 0, 0, 0): (3, "RGB")}
 #: Chunks that change no pixel, with their lengths. Pillow refuses other lengths.
 _HARMLESS = {b"gAMA": 4, b"cHRM": 32, b"sRGB": 1, b"pHYs": 9, b"tIME": 7}
+#: Bytes of compressed pixels that a file may have, beyond twice as many as pixels.
+_SPARE_NBYTES = 1 << 16
 #: Maximum bytes of a text that is passed over.
 _TEXT_NBYTES = 1000
 
@@ -48,11 +50,13 @@ def read_png_header(data: bytes) -> PngHeader | None:
 
 def decode_png(data: bytes, header: PngHeader) -> Image.Image | None:
     """Return the decoded image, or None if the rest of the file is not plain or is damaged."""
-    pieces, at = [], header.start
+    pieces, at, left = [], header.start, 2 * header.height * (header.width * header.channels + 1) + _SPARE_NBYTES
     while data[at + 4 : at + 8] == b"IDAT":
         nbytes = int.from_bytes(data[at : at + 4], "big")
         pieces.append(data[at + 8 : at + 8 + nbytes])
-        at += nbytes + 12
+        at, left = at + nbytes + 12, left - nbytes
+        if left < 0:  # the whole of it would be copied for few pixels
+            return None
     at = _passed(data, at)
     if data[at : at + 8] != b"\0\0\0\0IEND" or not _is_whole(data, at, 0):
         return None

@@ -77,10 +77,9 @@ def _check_parts(store: Store, copying: Pull) -> None:
     lost = {*(before.splits.keys() & whole.splits.keys()) - wanted}
     lost |= (before.fields.keys() & whole.fields.keys()) - selection.fields.keys()
     more = set[str]()
-    if store.sha256 not in states_of(whole.provenance):  # a part of the store, which must not become all of it unasked
-        more = whole.fields.keys() - before.fields.keys()
-        more = more or (whole.splits.keys() - before.splits.keys())
-        more = more if more <= selection.fields.keys() | wanted and not selection.is_part else set()
+    # A part of the store must not become all of it unasked.
+    if store.sha256 not in states_of(whole.provenance) and not selection.is_part:
+        more = (whole.fields.keys() - before.fields.keys()) or (whole.splits.keys() - before.splits.keys())
     if lost or more:
         advice = "Give the same as when it was copied, or choose another path."
         found = f"one {'with' if lost else 'without'} {min(lost or more)}"

@@ -19,7 +19,7 @@ from tensorstore_ds.errors import OptionError, Problem
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.options import check, declared, meant, option
+from tensorstore_ds.options import declared, meant, option
 from tensorstore_ds.regular_files import archive_of
 from tensorstore_ds.sources.ledger import Ledger
 
@@ -113,9 +113,6 @@ class SourceOptions:
         recorded=False,
         group="Source",
     )
-
-    def __post_init__(self) -> None:
-        check(self)
 
 
 @dataclass(slots=True)  # not frozen, which would triple the time to make one

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tensorstore_ds.options import check, declared, option
+from tensorstore_ds.options import declared, option
 
 
 @declared
@@ -124,6 +124,3 @@ class CheckOptions:
         at_most=1,
         group="Predictions",
     )
-
-    def __post_init__(self) -> None:
-        check(self)

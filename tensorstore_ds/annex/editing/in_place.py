@@ -101,7 +101,7 @@ class Patched:
         return replace(self, own=self.own.part(start, stop))
 
     def pieces(self, *, all_rows: bool = True) -> Iterator[Piece]:
-        """These rows in order, as pieces of both stores; without `all_rows`, those of the other one."""
+        """These rows in order, as pieces of both stores; without `all_rows`, only the rows of the other store."""
         rows, replaced = self.own.rows, self.replaced
         owners = np.where(self.taken, replaced.owners[rows], -1)
         for first, last in pairwise([0, *(np.flatnonzero(np.diff(owners)) + 1).tolist(), len(owners)]):

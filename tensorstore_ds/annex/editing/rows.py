@@ -205,7 +205,7 @@ def _bounds(piece: Piece) -> Iterator[tuple[int, bool]]:
 
 @dataclass(frozen=True)
 class _Kept:
-    """The `names` of fields whose files are those of a shard of a store."""
+    """Fields of a shard of a store whose files are linked."""
 
     store: Store
     split: str
@@ -250,7 +250,7 @@ class _Kept:
 
 @dataclass(frozen=True)
 class ShardRows:
-    """The rows of a shard to be written: those of pieces, with some fields of as many `changed` rows."""
+    """The rows of a shard to be written: rows of pieces, of which some fields come from as many `changed` rows."""
 
     pieces: Sequence[Piece]
     changed: Mapping[str, StoreRows] = field(default_factory=dict)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from tensorstore_ds.annex.training.options import LARGEST, Preset
-from tensorstore_ds.options import ANY_DEVICE, check, declared, option
+from tensorstore_ds.options import ANY_DEVICE, declared, option
 
 Model = Literal[Preset, "none"]
 
@@ -80,6 +80,3 @@ class DiagnoseOptions:
         shown="the memory available to this process",
         group="Machine",
     )
-
-    def __post_init__(self) -> None:
-        check(self)
