@@ -107,7 +107,7 @@ boxes, in Chromium without a GPU, in a window of 1280 x 800 pixels. The columns 
 jumps and clicks."""
 _GPU = """## On a GPU
 
-`python -m benchmarks gpu` measures the loader on your GPU in 10 minutes: see [On your GPU](measuring.md#on-your-gpu).
+`python -m benchmarks gpu` measures the loader on your GPU in 10 minutes: see [On your GPU](gpu.md#on-your-gpu).
 `--list` shows its parts and what to expect.
 
 One NVIDIA H100 80GB (PCIe 5, 16 lanes) with 16 cores of an Intel Xeon, torch 2.11.0+cu130 and Python 3.12 was measured

@@ -78,15 +78,15 @@ python_use_unqualified_type_names = True
 
 html_theme = "pydata_sphinx_theme"
 html_title = f"tensorstore-ds {version}"
-html_sidebars = {
-    page: [] for page in ("index", "genindex", "search")
-}  # no pages are below these
+templates_path = ["_templates"]
+html_sidebars = {"**": ["sidebar.html"], "genindex": [], "search": []}
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
 html_theme_options = {
     "navigation_with_keys": False,
+    "navbar_center": [],
     "footer_start": ["copyright"],
     "footer_end": [],
     "icon_links": [

@@ -1,4 +1,4 @@
-"""Pages: what is not run says why, links lead somewhere, and the guide lists each page once, in the sidebar's order."""
+"""Pages: what is not run says why, links lead somewhere, and the sidebar lists each page once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,12 @@ NOT_RUN = {
     "docs/migrate.md: from litdata": "needs LitData",
     "docs/migrate.md: from datasets": "downloads",
     "docs/encodings.md: encodings, from a few images": "what a dry run has printed; its rates are this machine's",
-    "docs/tuning.md: training LoaderStats": "what the block above it has printed",
     "docs/large-images.md: pip install": "installs",
     "docs/sources.md: pip install": "installs",
     "docs/sources.md: left out: not-read": "what a conversion has printed",
-    "docs/ddp.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
-    "docs/ddp.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
-    "docs/ddp.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
+    "docs/resuming.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
+    "docs/resuming.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
+    "docs/resuming.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
     "docs/viewer.md: $ tsds view photos.tsds": "browser/test_viewer.py opens its page",
     "docs/viewer.md: widget = tsds.show": "test_widget.py and browser/test_widget.py show it",
     "docs/adapters.md: from tensorstore_ds.annex.adapters.timm": "clients/test_adapters.py runs such lines, with timm",
@@ -45,10 +44,8 @@ NOT_RUN = {
     "docs/clients.md: from rfdetr": "clients/test_rfdetr.py trains so",
     "docs/clients.md: from ultralytics": "clients/test_ultralytics.py trains so",
     "docs/clients.md: make test-clients": "installs",
-    "docs/measuring.md: pip install": "installs; fake_cuda runs the command without a GPU",
-    "docs/folds.md: mnist.tsds, train": "what tsds folds has printed of real data",
+    "docs/gpu.md: pip install": "installs; fake_cuda runs the command without a GPU",
     "docs/folds.md: bccd.tsds, train": "what tsds folds has printed of real data",
-    "docs/folds.md: faces.tsds, train": "what tsds folds has printed of real data",
     "docs/editing.md: cat = animal": "a class map; test_editing.py reads one",
     "docs/keypoints.md: faces/": "a folder tree",
     "docs/masks.md: city/": "a folder tree",
@@ -66,8 +63,6 @@ NOT_RUN = {
     "examples/README.md: tsds convert photos": "test_examples.py does it from Python",
     "examples/README.md: -import torchvision": "test_examples.py compares it with the files",
 }
-#: Pages that the first page lists: they are beside the guide in the bar at the top.
-BESIDE = ["commands", "api/index"]
 
 
 def test_what_is_not_run_says_why() -> None:
@@ -148,42 +143,17 @@ def test_design_names_all_dependencies_and_extras() -> None:
 
 
 def sidebar() -> list[tuple[str, str]]:
-    """Titles and pages of the guide's tables of contents, in order."""
-    found = [block.text for block in blocks("docs/guide.md") if block.kind == "{toctree}"]
+    """Titles and pages of the first page's tables of contents, in order."""
+    found = [block.text for block in blocks("docs/index.md") if block.kind == "{toctree}"]
     return [entry for text in found for entry in re.findall(r"^(.+) <(.+)>$", text, re.MULTILINE)]
 
 
-def test_the_guide_lists_what_the_sidebar_lists() -> None:
-    text = (DOCS / "guide.md").read_text("utf-8")
-    links = re.findall(r"^- \[([^\]]+)\]\((\S+)\.md\)", text, re.MULTILINE)
-    listed = [(title, page.removeprefix("../")) for title, page in links]
-    assert [entry for entry in listed if entry[1] not in BESIDE] == sidebar()
-    assert len({page for _, page in listed}) == len(listed)
-    groups = re.findall(r"^## (.+)$", text, re.MULTILINE)
-    assert groups == re.findall(r"^:caption: (.+)$", text, re.MULTILINE)
-
-
-def test_the_guide_lists_every_page() -> None:
-    pages = {path.stem for path in DOCS.glob("*.md")} - {"index", "guide", *BESIDE}
-    assert pages == {page for _, page in sidebar() if "/" not in page}
-
-
-def test_every_entry_of_the_guide_says_when_to_read_it() -> None:
-    text = (DOCS / "guide.md").read_text("utf-8")
-    for entry in re.findall(r"^- \[.+?(?=\n- |\n\n)", text, re.MULTILINE | re.DOTALL):
-        sentence = entry.partition("): ")[2]
-        assert sentence.endswith("."), entry
-        assert 15 < len(sentence) < 150, entry
-
-
-def test_the_page_of_error_codes_has_every_code() -> None:
-    reasons = (ROOT / "formats/v1/reasons.md").read_text("utf-8")
-    wanted = set(re.findall(r"^\| `([a-z0-9-]+)` \|", reasons, re.MULTILINE))
-    page = (DOCS / "errors.md").read_text("utf-8").partition("\n## Errors of options")[0]
-    tables = "".join(re.findall(r"^\| (`.*?) \|", page, re.MULTILINE))
-    listed = page.partition("The program that wrote the store has an error:")[2].partition("Convert again.")[0]
-    found = re.findall(r"`([a-z0-9-]+)`", tables + listed)
-    assert wanted == {*found}
+def test_the_sidebar_lists_every_page_once() -> None:
+    listed = [page for _, page in sidebar()]
+    assert sorted(page for page in listed if "/" not in page) == sorted(
+        path.stem for path in DOCS.glob("*.md") if path.stem != "index"
+    )
+    assert len({*listed}) == len(listed)
 
 
 def test_the_page_of_the_installation_has_every_extra() -> None:
