@@ -97,9 +97,9 @@ Random rows are gathered from memory in one thread, into two buffers. One begins
 of the loader and of `take` do, the other one 16 bytes later. Each row has a fixed cost, so small rows are slower."""
 _TILES = """## Tiles of large images
 
-One thread cuts random [tiles](tiles.md) of 640 x 640 pixels out of one image of 20,000 x 20,000 pixels. The image
-shows photographs side by side, as a JPEG file of quality 90 with restart markers (`jpeg`) or without (`source`). The
-reference is the same tiles of its parts of 1,000 x 1,000 pixels."""
+One thread cuts random [tiles](large-images.md) of 640 x 640 pixels out of one image of 20,000 x 20,000 pixels. The
+image shows photographs side by side, as a JPEG file of quality 90 with restart markers (`jpeg`) or without (`source`).
+The reference is the same tiles of its parts of 1,000 x 1,000 pixels."""
 _VIEWER = """## The viewer
 
 [`tsds view`](viewer.md) shows a store of a million images of 24 x 24 pixels, each with a label, a number and two

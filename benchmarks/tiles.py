@@ -1,6 +1,6 @@
 """Random tiles of a huge photograph, against tiles of photographs of 1,000 x 1,000 pixels, and the memory they take.
 
-``python -m benchmarks.tiles VOC`` draws the picture of docs/tiles.md, of an image of a VOC folder.
+``python -m benchmarks.tiles VOC`` draws the picture of docs/large-images.md, of an image of a VOC folder.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def private_megabytes() -> float:
     return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
-# --- the picture of docs/tiles.md -----------------------------------------------------------------------------------
+# --- the picture of docs/large-images.md ----------------------------------------------------------------------------
 
 PICTURE = Path(__file__).parent.parent / "docs/tiles.jpg"
 _COLORS = ("#e8590c", "#1971c2", "#2f9e44")

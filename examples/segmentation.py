@@ -1,4 +1,4 @@
-"""Train a small network that tells the class of every pixel, and test it: docs/masks.md.
+"""Train a small network that tells the class of every pixel, and test it: docs/keypoints.md#masks.
 
 tsds convert city city.tsds --size 256
 python examples/segmentation.py city.tsds

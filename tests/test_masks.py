@@ -191,7 +191,7 @@ def test_training_says_that_it_does_not_know_masks(store):
     with pytest.raises(OptionError) as error:
         tsds.training.task_of(tsds.open(store)["train"])
     assert one_line(error.value).endswith(
-        "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
+        "tsds train cannot train on masks yet; docs/keypoints.md#masks leads to a script that does."
     )
 
 

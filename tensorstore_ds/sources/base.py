@@ -1,7 +1,7 @@
 """What a source is: something that lists samples, and reads each of them in a worker process.
 
 A new format is a class derived from `Source`, in a module or a package beside this one; its line in `FORMATS` of
-`tensorstore_ds.sources`; and its page in ``formats/sources/``. Or it is in a package of its own: docs/plugins.md.
+`tensorstore_ds.sources`; and its page in ``formats/sources/``. Or it is in a package of its own: docs/writing.md.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ NOT_RUN = {
     "docs/folds.md: bccd.tsds, train": "what tsds folds has printed of real data",
     "docs/editing.md: cat = animal": "a class map; test_editing.py reads one",
     "docs/keypoints.md: faces/": "a folder tree",
-    "docs/masks.md: city/": "a folder tree",
+    "docs/keypoints.md: city/": "a folder tree",
     "docs/plain-reading.md: photos.tsds/": "a folder tree",
     "docs/plain-reading.md: npm install": "clients/test_zarrita.py runs it where Node is",
     "docs/zarr.md: import napari": "opens a window",

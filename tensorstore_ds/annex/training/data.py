@@ -126,7 +126,7 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
     if not possible:
         advice = "Convert images in class folders, with annotations, or with `label_from`, which finds labels in paths."
         if of_kind(split.fields, MaskField):
-            advice = "tsds train cannot train on masks yet; docs/masks.md leads to a script that does."
+            advice = "tsds train cannot train on masks yet; docs/keypoints.md#masks leads to a script that does."
         raise OptionError(
             f"{split.name}: expected labels, keypoints or objects with classes to learn from, found {_kinds(split)}. "
             f"{advice}"
