@@ -19,4 +19,4 @@ from .loading.augment.geometry import (
     RandomHorizontalFlip as RandomHorizontalFlip,
     RandomResizedCrop as RandomResizedCrop,
 )
-from .loading.augment.normalize import Normalize as Normalize
+from .loading.augment.normalize import Normalize as Normalize, ToFloat as ToFloat

@@ -146,10 +146,11 @@ def test_files_of_several_sizes_become_squares(tmp_path: Path, sizes: Any, expec
 
 
 def test_images_that_are_refused(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s.tsds", images((4, 4, 1), dtype=np.uint16), CLASSES)
+    store = store_of(tmp_path / "s.tsds", images((4, 4, 1), dtype=np.int16), CLASSES)
     text = refused(lambda: image_shape(store["train"]))
-    assert text == "train/image: expected uint8, found uint16. Convert 8-bit images."
-    store = store_of(tmp_path / "t.tsds", images((4, 4, 1), (5, 4, 1), dtype=np.uint16), CLASSES)
+    expected = "expected uint8, uint16, float16 or float32"
+    assert text == f"train/image: {expected}, found int16. Convert such images."
+    store = store_of(tmp_path / "t.tsds", images((4, 4, 1), (5, 4, 1), dtype=np.int16), CLASSES)
     assert refused(lambda: image_shape(store["train"])) == text
     for name in ("picture", "image"):
         fields = {name: {"kind": "array", "dtype": "uint8", "shape": [3]}}

@@ -16,9 +16,11 @@ from tensorstore_ds.format.kinds import LabelsField, MaskField, ObjectsField, Ra
 from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.loading.augment.values import unit, white_of
 from tensorstore_ds.loading.buffers import BufferPool, torch_dtype
 from tensorstore_ds.loading.collate import Collate, Deferred, PackedObjects, collate_objects, defer_objects, map_tensors
 from tensorstore_ds.loading.crew import Loop, share
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
 
@@ -209,16 +211,16 @@ def as_sample(
 
 
 def _pil_image(image: torch.Tensor) -> Image.Image:
+    if image.shape[0] > 1 and image.dtype != torch.uint8:
+        found = f"{len(image)} channels of {image.dtype}: use `as_pil=False`, with transforms of tensors"
+        raise refusal("as_pil", "colors of 8 bits, because PIL has no others", found)
     pixels = image.permute(1, 2, 0).contiguous().numpy()
     return Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
 
 
 def detection_image(image: torch.Tensor) -> torch.Tensor:
     """Convert an image, or a batch of images, to float32 in [0, 1], for torchvision's detection models."""
-    if image.dtype != torch.uint8:
-        return image
-    # Divide by a tensor: GPUs multiply by the reciprocal of a number, which rounds differently than on the CPU.
-    return image.to(torch.float32).div_(torch.full((), 255.0, device=image.device))
+    return unit(image.to(torch.float32), white_of(image.dtype)) if image.dtype in (torch.uint8, torch.uint16) else image
 
 
 def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -251,7 +253,7 @@ def as_detection(
 ) -> Any:
     """Convert a batch to images and collated targets, as in torchvision's detection references.
 
-    With `defers`, images stay uint8, 1/4 of the bytes, until they are on their device.
+    With `defers`, images stay integers, 1/4 or 1/2 of the bytes, until they are on their device.
     """
     image, packed = columns["image"], columns[str(objects_in(columns, fields))]
     scaled = functools.partial(map_tensors, change=detection_image)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tensorstore_ds.annex.augment.tones import as_dtype
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
 from tensorstore_ds.loading.augment.pixels import change_some
+from tensorstore_ds.loading.augment.values import floating, rounded
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
@@ -78,8 +78,7 @@ class GaussianBlur(BatchTransform):
 
     def _blurred(self, images: Tensor, sigma: Tensor) -> Tensor:
         x, y = (size // 2 for size in self.kernel_size)
-        values = images if images.dtype == torch.float64 else images.to(torch.float32)
-        values = functional.pad(values, (x, x, y, y), mode="reflect")
+        values = functional.pad(floating(images), (x, x, y, y), mode="reflect")
         for axis, reach in ((2, y), (3, x)):
             weights = _weights(sigma, reach).to(values.dtype)
             length = values.shape[axis] - 2 * reach
@@ -90,7 +89,7 @@ class GaussianBlur(BatchTransform):
             values = first
             for each in others:
                 values += each
-        return as_dtype(values.round_() if images.dtype == torch.uint8 else values, images.dtype)
+        return rounded(values, images.dtype)
 
 
 def _weights(sigma: Tensor, reach: int) -> Tensor:

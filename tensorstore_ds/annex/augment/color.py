@@ -22,6 +22,7 @@ from tensorstore_ds.annex.augment.tones import (
 from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
+from tensorstore_ds.loading.augment.values import white_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
@@ -32,7 +33,7 @@ class ColorJitter(BatchTransform):
 
     This is torchvision's `ColorJitter`. Brightness, contrast and saturation blend the image with a gray image,
     ``factor * image + (1 - factor) * gray``, where gray is black, the mean gray of the image, or the gray of each
-    pixel. The hue is rotated in HSV. uint8 is truncated to integers after each step, as in torchvision. A product may
+    pixel. The hue is rotated in HSV. Integers are truncated after each step, as in torchvision. A product may
     round differently in the last bit, which is a difference of 1.
 
     Args:
@@ -109,7 +110,7 @@ class Sometimes(BatchTransform):
 class RandomGrayscale(Sometimes):
     """Convert some images to grayscale, like torchvision's `RandomGrayscale`.
 
-    All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``. uint8 is truncated to integers. Images of
+    All three channels become ``0.2989 * red + 0.587 * green + 0.114 * blue``. Integers are truncated. Images of
     one channel do not change.
 
     >>> images = torch.tensor([200, 100, 0], dtype=torch.uint8).view(1, 3, 1, 1)
@@ -137,7 +138,7 @@ class Solarize(Sometimes):
 
     Args:
         threshold: smallest value that is inverted, in the unit of the images. Inverting subtracts the value from 255 in
-            uint8 images, and from 1 in floating-point images.
+            uint8 images, from 65535 in uint16 images, and from 1 in floating-point images.
         p: probability that an image is changed.
     """
 
@@ -145,13 +146,15 @@ class Solarize(Sometimes):
 
     def __init__(self, threshold: float, p: float = 0.5, *, seed: int = 0) -> None:
         super().__init__(p, seed=seed)
-        self.threshold = number("threshold", threshold, most=255, expected="a number in [0, 255]")
+        self.threshold = number("threshold", threshold, most=65535, expected="a number in [0, 65535]")
 
     def change(self, images: Tensor) -> Tensor:
-        if self.threshold > 1 and images.dtype != torch.uint8:
+        white = white_of(images.dtype)
+        if self.threshold > white:
+            kind = "floating-point" if white == 1 else str(images.dtype)
+            expected = f"expected a threshold in [0, {white}] for {kind} images"
             raise ValueError(
-                f"Solarize: expected a threshold in [0, 1] for floating-point images, found {self.threshold:g}. Divide "
-                "it by 255."
+                f"Solarize: {expected}, found {self.threshold:g}. Divide it by {257 if white > 1 else 255}."
             )
         return solarize(images, torch.full((len(images),), self.threshold, device=images.device))
 
@@ -164,7 +167,8 @@ class Posterize(Sometimes):
     [[[[64, 192]]]]
 
     Args:
-        bits: number of the 8 bits that are kept. Floating-point images then have ``2 ** bits`` levels, from 0.
+        bits: number of the highest bits that are kept, of 8 or 16. Floating-point images then have ``2 ** bits``
+            levels, from 0.
         p: probability that an image is changed.
     """
 
@@ -189,7 +193,8 @@ class Posterize(Sometimes):
 class Equalize(Sometimes):
     """Equalize the histogram of each channel of some images, like torchvision's `RandomEqualize`.
 
-    The formula is the same as in Pillow's `ImageOps.equalize`. Floating-point images have 256 levels afterwards.
+    The formula is the same as in Pillow's `ImageOps.equalize`. Floating-point images have 256 levels afterwards. Images
+    of 16 bits would lose 8 of them, so they raise a `ValueError`: use `AutoContrast`.
 
     >>> images = (torch.arange(1024) // 16).to(torch.uint8).view(1, 1, 32, 32)  # dark, with levels 0 to 63
     >>> int(tsds.transforms.Equalize(p=1)({"image": images})["image"].max())
@@ -202,14 +207,15 @@ class Equalize(Sometimes):
     _of_unit_images = True
 
     def change(self, images: Tensor) -> Tensor:
+        check_levels(images, "Equalize")
         return equalize(images)
 
 
 class AutoContrast(Sometimes):
     """Stretch each channel of some images over all levels, like torchvision's `RandomAutocontrast`.
 
-    The darkest value becomes 0, the brightest 255, or 1 in floating-point images. A channel with a single value does
-    not change.
+    The darkest value becomes black, 0, and the brightest white: 255, 65535 or 1, depending on the dtype. A channel with
+    a single value does not change.
 
     >>> images = torch.tensor([[[[0.25, 0.5, 0.75]]]])  # (B, C, H, W)
     >>> tsds.transforms.AutoContrast(p=1)({"image": images})["image"].tolist()
@@ -229,6 +235,15 @@ def check_colors(images: Tensor, who: str) -> None:
     """Raise `ValueError` for images that do not have 1 or 3 channels."""
     if images.shape[1] not in (1, 3):
         raise ValueError(f"{who}: expected images of 1 or 3 channels, found {images.shape[1]}.")
+
+
+def check_levels(images: Tensor, who: str) -> None:
+    """Raise `ValueError` for images of 16 bits, which a histogram of 256 levels would reduce to 8."""
+    if white_of(images.dtype) > 255:
+        raise ValueError(
+            f"{who}: expected images of 8 bits or in [0, 1], because equalizing leaves 256 levels, found uint16. Use "
+            "ColorJitter, AutoContrast and RandomAffine, or ToFloat before it to lose the other levels."
+        )
 
 
 def _range(name: str, value: float | Range | None) -> Range | None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
 from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
+from tensorstore_ds.loading.augment.values import white_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import GOLDEN, Bits, fold, uniforms
@@ -36,7 +37,7 @@ class RandomErasing(BatchTransform):
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest height divided by width.
         value: a number, a number for each channel, or ``random`` for noise that differs by pixel and channel. Noise has
-            a normal distribution in floating-point images, and a uniform distribution of all levels in uint8 images.
+            a normal distribution in floating-point images, and a uniform distribution of all levels in others.
 
     >>> import tensorstore_ds as tsds
     >>> erase = tsds.transforms.RandomErasing(p=1, scale=(0.25, 0.25), ratio=(1, 1), value=7)
@@ -125,8 +126,8 @@ def noise_of(keys: Tensor, images: Tensor) -> Tensor:
     bits = (keys[:, None] ^ places) * _STEP  # torch.compile supports no such constants in an index
     for shift, factor in _ROUNDS:
         bits = (bits ^ ((bits >> shift) & ((1 << 64 - shift) - 1))) * factor
-    if images.dtype == torch.uint8:
-        return (bits[:, :count] & 255).to(torch.uint8).view(images.shape)
+    if not images.is_floating_point():
+        return (bits[:, :count] & white_of(images.dtype)).to(images.dtype).view(images.shape)
     uniform = ((bits >> 40) & (2**24 - 1)).to(torch.float32) * 2.0**-24 + 2.0**-25  # in (0, 1)
     radius, angle = uniform.view(len(keys), 2, count).unbind(1)
     normal = (-2 * radius.log()).sqrt() * (2 * math.pi * angle).cos()

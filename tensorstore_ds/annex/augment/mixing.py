@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tensorstore_ds.annex.augment.tones import as_dtype
 from tensorstore_ds.loading.augment.arguments import probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import in_one_operation, parts
+from tensorstore_ds.loading.augment.values import floating, rounded
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
@@ -129,7 +129,7 @@ class Mixup(_OfTwo):
 
     Zhang et al., mixup: Beyond Empirical Risk Minimization, 2017 (arXiv 1710.09412). Each sample has its own share,
     whereas torchvision uses one for the batch. Objects of both images are kept, as in detectors of the YOLO family.
-    uint8 images are rounded.
+    Integers are rounded.
 
     Args:
         alpha: parameter of the distribution Beta(alpha, alpha) of the share of the image itself. Detectors use 32,
@@ -159,8 +159,8 @@ class Mixup(_OfTwo):
         shares = on_device(params["shares"].to(work), images.device)[:, :, None, None, None]
 
         def blended(part: slice) -> Tensor:
-            values = images[part] * shares[part, 0] + images[partner[part]] * shares[part, 1]
-            return as_dtype(values.round_() if images.dtype == torch.uint8 else values, images.dtype)
+            own, other = floating(images[part]), floating(images[partner[part]])
+            return rounded(own * shares[part, 0] + other * shares[part, 1], images.dtype)
 
         if images.device.type != "cpu" or torch.compiler.is_compiling():
             return blended(slice(None))

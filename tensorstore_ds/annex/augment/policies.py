@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tensorstore_ds.annex.augment.affine import Warp, affine_inverse
-from tensorstore_ds.annex.augment.color import check_colors
+from tensorstore_ds.annex.augment.color import check_colors, check_levels
 from tensorstore_ds.annex.augment.tones import (
     BRIGHTNESS,
     CONTRAST,
@@ -124,6 +124,7 @@ class Policy(Warp):
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         """Change images and keep their dtype. Raises `ValueError` if they do not have 1 or 3 channels."""
         check_colors(images, type(self).__name__)
+        check_levels(images, type(self).__name__)
         out = images if pool is not None else images.clone()
         for turn in range(self.num_ops):
             out = self._changed(out, {name: value[:, turn] for name, value in params.items()})

@@ -1,7 +1,7 @@
 """Arithmetic of colors, as functions of images (n, C, H, W) with one amount for each image.
 
-Images are uint8, or floating-point in [0, 1]. Formulas and rounding are those of torchvision's `v2.functional`, which
-has them from Pillow. Results are new memory of the same dtype.
+Images are uint8, uint16, or floating-point in [0, 1]. Formulas and rounding are those of torchvision's `v2.functional`,
+which has them from Pillow. Results are new memory of the same dtype.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.loading.augment.pixels import in_one_operation, memory_format_of, planar
+from tensorstore_ds.loading.augment.values import BITS, as_dtype, floating, white_of
 
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
 #: Channels with at least this many pixels are counted one by one on a CPU, which is faster than all at once.
@@ -28,7 +29,7 @@ def grayscale(images: Tensor) -> Tensor:
     """Return the brightness in all channels. Images of one channel do not change."""
     if images.shape[1] == 1:
         return images.clone()
-    return as_dtype(grays_of(_floating(images)), images.dtype).expand(images.shape)
+    return as_dtype(grays_of(floating(images)), images.dtype).expand(images.shape)
 
 
 def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False) -> Tensor:
@@ -45,7 +46,7 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
     rests = torch.where(which == HUE, 0, (1 - factors).to(work)[..., None, None, None])
     layout = torch.contiguous_format if images.device.type == "cpu" else torch.preserve_format  # one color at a time
     values = images.to(work, copy=True, memory_format=layout)
-    whole, batched = images.dtype == torch.uint8, in_one_operation(images)
+    whole, batched, white = images.dtype in BITS, in_one_operation(images), white_of(images.dtype)
     for turn in range(order.shape[1]):
         kinds = {BRIGHTNESS, CONTRAST, SATURATION, HUE} if batched else set(order[:, turn].tolist())
         if kinds <= {BRIGHTNESS, HUE}:
@@ -53,17 +54,17 @@ def blend(images: Tensor, order: Tensor, factors: Tensor, *, hues: bool = False)
         else:
             added = _grays_of_turn(values, which[:, turn], kinds, whole) * rests[:, turn]
             values.mul_(shares[:, turn]).add_(added)
-        values.clamp_(0, 255 if whole else 1)
+        values.clamp_(0, white)
         if whole:
             values.floor_()
         if not hues or HUE not in kinds or values.shape[1] != 3:
             continue
         if batched:
-            turned = _turned(values, amounts[:, turn, 0], whole)
+            turned = _turned(values, amounts[:, turn, 0], white)
             values = torch.where(which[:, turn] != HUE, values, turned)  # keeps the memory format of the first
         else:
             rows = (order[:, turn] == HUE).nonzero()[:, 0]
-            values[rows] = _turned(values[rows], amounts[rows, turn, 0], whole)
+            values[rows] = _turned(values[rows], amounts[rows, turn, 0], white)
     return as_dtype(values, images.dtype)
 
 
@@ -79,12 +80,14 @@ def _grays_of_turn(values: Tensor, which: Tensor, kinds: set[int], whole: bool) 
     return torch.where(which == BRIGHTNESS, 0.0, grays) if BRIGHTNESS in kinds else grays
 
 
-def _turned(values: Tensor, shift: Tensor, whole: bool) -> Tensor:
-    """Shift the hue of colors (n, 3, H, W) in [0, 1], or [0, 255] if `whole`, by (n, 1, 1, 1)."""
-    colors = values * (1 / 255) if whole else values
+def _turned(values: Tensor, shift: Tensor, white: int) -> Tensor:
+    """Shift the hue of colors (n, 3, H, W) in [0, white] by (n, 1, 1, 1)."""
+    colors = values * (1 / white) if white > 1 else values
     hue, saturation, value = hsv_of(colors)
     turned = rgb_of((hue + shift) % 1, saturation, value)
-    return (turned * (256 - 1e-3)).floor_() if whole else turned  # torchvision's rounding to integers
+    if white == 1:
+        return turned
+    return (turned * (white + 1 - 1e-3)).floor_().clamp_(max=white)  # torchvision's rounding to integers
 
 
 def hsv_of(colors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -111,7 +114,8 @@ def solarize(images: Tensor, threshold: Tensor) -> Tensor:
         below, last = first - 1, first - (first > 0).to(torch.uint8)
         reached = torch.maximum(torch.minimum(images, first), last) - below  # 0 or 1; bytes that overflow wrap to 0
         return images ^ (reached * 255)
-    return torch.where(images >= least, 1 - images, images)
+    values = images if images.is_floating_point() else images.to(torch.int32)
+    return torch.where(values >= least, white_of(images.dtype) - values, values).to(images.dtype)
 
 
 def posterize(images: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor:
@@ -120,17 +124,19 @@ def posterize(images: Tensor, bits: Tensor, *, in_place: bool = False) -> Tensor
     if images.dtype == torch.uint8:
         kept = torch.bitwise_right_shift(0xFF00, bits).to(torch.uint8)  # its lowest byte
         return images.bitwise_and_(kept) if in_place else images & kept
+    if not images.is_floating_point():
+        return (images.to(torch.int32) & (torch.bitwise_right_shift(0xFFFF0000, bits) & 0xFFFF)).to(images.dtype)
     levels = (2**bits).to(images.dtype)
     return (images * levels).floor_().clamp_(min=0).minimum(levels - 1).mul_(1 / levels)
 
 
 def autocontrast(images: Tensor) -> Tensor:
     """Stretch each channel over all levels. A constant channel does not change."""
-    bound = 255 if images.dtype == torch.uint8 else 1
-    least, most = map(_floating, _extremes(images))
+    bound, values = white_of(images.dtype), floating(images)
+    least, most = map(floating, _extremes(values if images.dtype == torch.uint16 else images))
     is_flat = least == most
     scale = torch.where(is_flat, 1, (most - least) * (1 / bound))
-    values = _floating(images) - _lines(torch.where(is_flat, 0, least), images)
+    values = values - _lines(torch.where(is_flat, 0, least), images)
     return as_dtype(values.div_(_lines(scale, images)).clamp_(0, bound), images.dtype)
 
 
@@ -151,7 +157,7 @@ def _lines(amounts: Tensor, images: Tensor) -> Tensor:
 
 def equalize(images: Tensor) -> Tensor:
     """Equalize the levels of each channel, as Pillow's `ImageOps.equalize`. Floats then have 256 levels."""
-    levels = images if images.dtype == torch.uint8 else (_floating(images) * (256 - 1e-3)).to(torch.uint8)
+    levels = images if images.dtype == torch.uint8 else (floating(images) * (256 - 1e-3)).to(torch.uint8)
     levels = planar(levels)
     flat = levels.flatten(2).long()
     if in_one_operation(images) or flat.shape[2] < LARGE_CHANNEL:
@@ -175,27 +181,14 @@ def sharpen(images: Tensor, factor: Tensor) -> Tensor:
     height, width = images.shape[2:]
     if min(height, width) < 3:
         return images.clone()
-    values = _floating(images)
+    values = floating(images)
     inside = values[:, :, 1:-1, 1:-1]
     smooth = inside * (4 / 13)
     for y in range(3):
         for x in range(3):
             smooth += values[:, :, y : height - 2 + y, x : width - 2 + x] * (1 / 13)
-    whole = images.dtype == torch.uint8
-    smooth = smooth.round_() if whole else smooth
+    smooth = smooth.round_() if images.dtype in BITS else smooth
     added = smooth.sub_(inside).mul_((1 - factor.to(values.dtype))[:, None, None, None]).add_(inside).sub_(inside)
     sharp = values.clone()
     sharp[:, :, 1:-1, 1:-1] += added
-    return as_dtype(sharp.clamp_(0, 255 if whole else 1), images.dtype)
-
-
-def as_dtype(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert values to the dtype of images. Values of uint8 are integers in [0, 255]."""
-    if dtype == torch.uint8 and values.device.type == "cpu":
-        values = values.to(torch.int16)  # torch converts many floats to int16 at once, but to bytes one by one
-    return values.to(dtype)
-
-
-def _floating(images: Tensor) -> Tensor:
-    """Convert to the dtype of computations: float64, or float32 for any other."""
-    return images if images.dtype == torch.float64 else images.to(torch.float32)
+    return as_dtype(sharp.clamp_(0, white_of(images.dtype)), images.dtype)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tensorstore_ds.annex.augment.tones import as_dtype
 from tensorstore_ds.loading.augment.pixels import (
     as_array,
     as_images,
@@ -19,6 +18,7 @@ from tensorstore_ds.loading.augment.pixels import (
     in_one_operation,
     memory_format_of,
 )
+from tensorstore_ds.loading.augment.values import floating, rounded
 
 Interpolation = Literal["nearest", "bilinear"]
 
@@ -48,14 +48,14 @@ def warp(
         places = _places(coefficients, some.shape[2], some.shape[3], batched)
         if interpolation == "nearest":
             return _nearest_batched(some, places, fill) if batched else _nearest(some, places, fill)
-        work = torch.float64 if some.dtype == torch.float64 else torch.float32
-        values, grid = some.to(work), places.permute(0, 2, 3, 1).to(work)
+        values = floating(some)
+        grid = places.permute(0, 2, 3, 1).to(values.dtype)
         if fill:  # outside is 0, which is added to the pixels at the edges
             values = values - fill
         values = functional.grid_sample(values, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
         if fill:
             values += fill
-        return as_dtype(values.round_() if some.dtype == torch.uint8 else values, some.dtype)
+        return rounded(values, some.dtype)
 
     return change_some(images, chosen, seen, coefficients, in_place=in_place)
 

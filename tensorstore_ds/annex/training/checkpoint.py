@@ -38,6 +38,7 @@ _STATE: Mapping[str, tuple[type, ...]] = {
 }
 #: What those of earlier versions lack.
 _LATER: Mapping[str, tuple[type, ...]] = {"torch_threads": (int,), "computed": (int, float)}
+_DTYPES = ("uint8", "uint16")
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
 
@@ -48,12 +49,15 @@ class ModelCard:
 
     vit: ModelOptions  #: Shape of the model, a vision transformer or a detector.
     task: Task  #: What the model has learned.
-    mean: tuple[float, ...]  #: Mean of each channel, to normalize images; of values in [0, 1] for uint8.
-    std: tuple[float, ...]  #: Standard deviation of each channel, to normalize images; of values in [0, 1] for uint8.
+    mean: tuple[float, ...]  #: Mean of each channel, to normalize images; of values in [0, 1] for integers.
+    std: tuple[
+        float, ...
+    ]  #: Standard deviation of each channel, to normalize images; of values in [0, 1] for integers.
     #: (height, width) of all images in the store; the size of the model may differ. None if images in the store have
     #: different sizes. Each image is then stretched to the size of the model while it is decoded.
     stored: tuple[int, int] | None
     fit: Fit = "pad"  #: ``pad``, ``crop`` or ``stretch``, the way in which images were fitted to the size `stored`.
+    dtype: str = "uint8"  #: Data type of image files to predict, ``uint8`` or ``uint16``.
 
     @property
     def image_size(self) -> tuple[int, int]:
@@ -82,7 +86,9 @@ class ModelCard:
             _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", stored)
         fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
         _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
-        return cls(vit, task, mean, std, stored, fits[0])
+        dtype = data.get("dtype", "uint8")  # earlier versions have no other integers
+        _expect(dtype in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", dtype)
+        return cls(vit, task, mean, std, stored, fits[0], dtype)
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch.utils.data import Sampler
 
@@ -250,8 +251,9 @@ def image_shape(split: Split) -> tuple[int, int, int]:
     field = split.fields.get("image")
     if field is None or not field.encoding:
         raise OptionError(f"{split.name}: expected images in a field image, found {_kinds(split)}. Convert images.")
-    if field.dtype not in ("", "uint8", "float32", "float16"):
-        raise OptionError(f"{split.name}/image: expected uint8, found {field.dtype}. Convert 8-bit images.")
+    if field.dtype not in ("", "uint8", "uint16", "float32", "float16"):
+        expected = "expected uint8, uint16, float16 or float32"
+        raise OptionError(f"{split.name}/image: {expected}, found {field.dtype}. Convert such images.")
     if field.one_shape is not None:
         height, width, channels = field.one_shape
         return height, width, channels
@@ -262,6 +264,12 @@ def image_shape(split: Split) -> tuple[int, int, int]:
     side = int(np.median(shapes[:, :2].min(axis=1)))
     side = max(PATCH, min(side, LARGEST_SIDE) // PATCH * PATCH)
     return side, side, channels
+
+
+def predicted_dtype(store: Store, split: Split) -> str:
+    """Data type of files that a model can predict, uint16 if its images have it; of stored files, the first one's."""
+    found = split.fields["image"].dtype or StoreDataset(store, split.name, fields=["image"])[0]["image"].dtype
+    return "uint16" if found in ("uint16", torch.uint16) else "uint8"
 
 
 def stored_size(store: Store, split: Split) -> tuple[int, int] | None:

@@ -165,7 +165,7 @@ def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
         )
 
 
-def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Placement]:
+def _read(path: Path, card: ModelCard) -> tuple[NDArray[Any], Placement]:
     """Pixels of an image as the store would have them, and their placement."""
     data, key, channels = read_file(path, str(path)), str(path), card.vit.channels
     if card.stored is None:
@@ -175,8 +175,10 @@ def _read(path: Path, card: ModelCard) -> tuple[np.ndarray[Any, np.dtype[np.uint
     else:
         pixels = decode_image(data, color=_COLORS.get(channels, "auto"), key=key)
         size = pixels.shape[0], pixels.shape[1]
-    if pixels.shape[2] != card.vit.channels or pixels.dtype != np.uint8:
-        message = f"expected uint8 with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
+    if pixels.shape[2] != card.vit.channels or pixels.dtype != card.dtype:
+        message = (
+            f"expected {card.dtype} with {card.vit.channels} channels, found {pixels.dtype} with {pixels.shape[2]}."
+        )
         problem = Problem(str(path), "unsupported-depth", message)
         raise SourceError(problem, "Give images such as the model was trained on.")
     placement = fit_box(size, card.image_size, card.fit if card.stored else "stretch")

@@ -20,6 +20,7 @@ from tensorstore_ds.annex.training.data import (
     fold_of,
     has_labels,
     image_shape,
+    predicted_dtype,
     split_of,
     stored_size,
     task_of,
@@ -99,11 +100,12 @@ class Run:
         self.vit = model_options(options, self.task, (height, width), channels)
         if self.eval_split is not None and image_shape(self.eval_split)[2] != channels:
             raise OptionError(f"{self.eval_split.name}: expected images of {channels} channels, found others.")
-        fit = store.manifest.conversion_options.get("fit")
-        fits: list[Fit] = [known for known in FITS if known == fit]  # a manifest may say anything there
+        given = store.manifest.conversion_options.get("fit")  # a manifest may say anything there
+        fit: Fit = next((known for known in FITS if known == given), "pad")
         moments = normalize(self.split)
         stored = stored_size(store, self.split)
-        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, *fits)
+        dtype = predicted_dtype(store, self.split)
+        self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, fit, dtype)
         rows = None if self.fold is None else self.fold.train
         self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
         self.options = options = completed(options, self.vit, samples=self.samples, ranks=ranks.size)

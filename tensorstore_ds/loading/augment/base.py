@@ -55,7 +55,8 @@ class OfBatches(nn.Module):
         Args:
             batch: a dict with
 
-                - ``image``: (B, C, H, W) uint8, or floating-point in [0, 1], in any memory format, which is kept.
+                - ``image``: (B, C, H, W) uint8, uint16, or floating-point in [0, 1], in any memory format, which is
+                  kept.
                 - ``objects`` (optional): `PackedObjects`, or the dict that ``collate="packed"`` returns. Its tensors
                   are not changed.
                 - ``mask`` (optional): integers (B, H, W), transformed with the images.
@@ -171,7 +172,10 @@ class BatchTransform(OfBatches):
         """Return the transformed members with pixels, which are `image`, `mask`, `image_mask` and `image_size`."""
         images, masks = check_images(batch), batch.get("mask")
         size = images.shape[-2:]
-        result = {"image": self.transform_images(images, params, pool)}
+        # torch lacks many operations on uint16, on devices more than on a CPU.
+        wide = images.dtype == torch.uint16 and (images.device.type != "cpu" or torch.compiler.is_compiling())
+        changed = self.transform_images(images.to(torch.int32) if wide else images, params, pool)
+        result = {"image": changed.to(images.dtype) if wide and not changed.is_floating_point() else changed}
         if isinstance(masks, Tensor) and _is_mask(masks):
             expected, found = (len(images), *size), tuple(masks.shape)
             if found != expected:
@@ -180,7 +184,8 @@ class BatchTransform(OfBatches):
             result["mask"] = self.transform_masks(layers[:, None], params, pool)[:, 0].view(masks.dtype)
         if has_padding(batch):
             outside = self.transform_masks((~batch["image_mask"]).view(torch.uint8)[:, None], params, pool) != 0
-            result["image"].masked_fill_(outside, 0)
+            layers = result["image"].view(torch.int16) if result["image"].dtype == torch.uint16 else result["image"]
+            layers.masked_fill_(outside, 0)
             result["image_mask"] = inside = ~outside[:, 0]
             result["image_size"] = torch.stack([inside.any(2).sum(1), inside.any(1).sum(1)], 1)
         return result
@@ -226,8 +231,9 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
             f"batch['image']: {expected}, found {found}. Bring images to one size: pass a crop or Resize to the loader "
             'as `decode`, use `collate_images="padded"`, or convert with `size`.'
         )
-    if images.dtype != torch.uint8 and not images.is_floating_point():
-        raise ValueError(f"batch['image']: expected uint8 or floating-point, found {images.dtype}. Convert it first.")
+    if not images.is_floating_point() and images.dtype not in (torch.uint8, torch.uint16):
+        expected = "expected uint8, uint16 or floating-point"
+        raise ValueError(f"batch['image']: {expected}, found {images.dtype}. Convert it first.")
     return images
 
 

@@ -16,6 +16,7 @@ from tensorstore_ds.loading.augment.geometry import Geometry
 from tensorstore_ds.loading.augment.objects import place_objects
 from tensorstore_ds.loading.augment.pixels import mask_fill_of, memory_format_of, resized_crop_nearest
 from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.augment.values import BITS
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
@@ -53,7 +54,7 @@ class Fitting(Geometry):
         )
         work = images if native else images.to(torch.float32)
         resized = functional.interpolate(work, size, mode="bilinear", antialias=True)
-        if images.dtype == torch.uint8 and not native:
+        if images.dtype in BITS and not native:
             resized = resized.round_()
         resized = resized.to(images.dtype, memory_format=memory_format_of(images))
         return _laid(resized, placed, placed.fill)

@@ -12,10 +12,20 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.base import OfBatches, Params, Rows, check_images, has_padding
+from tensorstore_ds.loading.augment.base import (
+    BatchTransform,
+    OfBatches,
+    Params,
+    Rows,
+    Size,
+    check_images,
+    has_padding,
+)
 from tensorstore_ds.loading.augment.pixels import empty_like
+from tensorstore_ds.loading.augment.values import unit, white_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.reading.store import Split
+from tensorstore_ds.seeding import Bits
 
 #: Up to this many values, an image is normalized as a whole, because factors and offsets then stay in the cache.
 SMALL_IMAGE = 16 * 1024
@@ -26,9 +36,9 @@ _MOST_DEVIATION = 3.0
 class Normalize(OfBatches):
     """Normalize images with a mean and standard deviation, in the dtype of the model, like torchvision's `Normalize`.
 
-    uint8 values are divided by 255, and floating-point values are used as they are. This takes one multiplication and
-    one addition in float32, then rounds to `dtype`. On CUDA it is a single pass over the image. The memory format is
-    kept.
+    uint8 values are divided by 255, uint16 values by 65535, and floating-point values are used as they are. This takes
+    one multiplication and one addition in float32, then rounds to `dtype`. On CUDA it is a single pass over the image.
+    The memory format is kept.
 
     >>> normalize = tsds.Normalize(mean=[0.485, 0.456, 0.406], std=[0.229, 0.224, 0.225])
     >>> images = torch.full((2, 3, 8, 8), 124, dtype=torch.uint8)  # (B, C, H, W)
@@ -44,14 +54,24 @@ class Normalize(OfBatches):
     Args:
         mean, std: mean and standard deviation of each channel, for values in [0, 1]. Divide 8-bit values by 255.
         dtype: dtype of the result.
+        bits: number of bits that integers use, such as 12 in many medical images. They are divided by ``2**bits - 1``.
+            None means all bits of their dtype.
 
     Raises:
         ValueError: the numbers of channels differ, or a standard deviation is not positive. When you call it, if a mean
-            is above 1 for uint8 images.
+            is above 1 for images of integers.
     """
 
-    def __init__(self, mean: Sequence[float], std: Sequence[float], *, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(
+        self,
+        mean: Sequence[float],
+        std: Sequence[float],
+        *,
+        dtype: torch.dtype = torch.float32,
+        bits: int | None = None,
+    ) -> None:
         super().__init__()
+        self.bits = bits
         self.mean, self.std = tuple(mean), tuple(std)
         self.dtype = dtype
         self._has_looked = False  # whether the values of the first batch were checked
@@ -61,8 +81,10 @@ class Normalize(OfBatches):
             )
 
     @classmethod
-    def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:
+    def from_split(cls, split: Split, *, dtype: torch.dtype = torch.float32, bits: int | None = None) -> Normalize:
         """Create the transform from the split's statistics in the store. Gray images among color images count as RGB.
+
+        With `bits`, it is also right for images that `ToFloat` has divided by ``2**bits - 1``.
 
         Raises:
             OptionError: the store contains no statistics, because its images were not decoded or have different numbers
@@ -73,7 +95,9 @@ class Normalize(OfBatches):
             found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
             advice = "Use Normalize(mean, std)" + (", or convert again" if channels is None else "")
             raise OptionError(f"split {split.name!r}: expected mean and std of each channel, found {found}. {advice}.")
-        return cls(channels[0], channels[1], dtype=dtype)
+        mean, std, scale = channels
+        zoom = 1.0 if bits is None or scale == 1 else scale / (2**bits - 1)
+        return cls([zoom * each for each in mean], [zoom * each for each in std], dtype=dtype, bits=bits)
 
     def transform_batch(
         self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
@@ -86,12 +110,13 @@ class Normalize(OfBatches):
         images = check_images(batch)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
-        largest = 255 if images.dtype == torch.uint8 else 1
-        if largest == 255 and max(self.mean) > 1:
-            mean, std = (", ".join(f"{value / 255:.3g}" for value in values) for values in (self.mean, self.std))
+        largest = white_of(images.dtype, self.bits)
+        if largest > 1 and max(self.mean) > 1:
+            mean, std = (", ".join(f"{value / largest:.3g}" for value in values) for values in (self.mean, self.std))
+            kind = str(images.dtype).removeprefix("torch.")
             raise ValueError(
-                "Normalize: expected a mean in [0, 1] for uint8 images, whose values are divided by 255, found "
-                f"{max(self.mean):g}. Divide mean and std by 255: Normalize(({mean}), ({std}))."
+                f"Normalize: expected a mean in [0, 1] for {kind} images, whose values are divided by {largest}, found "
+                f"{max(self.mean):g}. Divide mean and std by {largest}: Normalize(({mean}), ({std}))."
             )
         if not (self._has_looked or torch.compiler.is_compiling()):
             self._has_looked = True
@@ -101,7 +126,8 @@ class Normalize(OfBatches):
             scaled = (images.to(torch.float32) * scale + shift).to(self.dtype)
         elif images.is_cuda:  # one kernel, which converts while it reads and writes
             scale, shift = _factors_on(images.device, self.mean, self.std, largest)
-            scaled = torch.addcmul(shift, images, scale, out=torch.empty_like(images, dtype=self.dtype))
+            source = images.to(torch.float32) if images.dtype == torch.uint16 else images
+            scaled = torch.addcmul(shift, source, scale, out=torch.empty_like(images, dtype=self.dtype))
         else:  # torch converts through copies on a CPU, at half the speed for float32 and 1/3 for bfloat16
             scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
             values, pixels = scaled, 0
@@ -142,7 +168,38 @@ class Normalize(OfBatches):
         return torch.stack(_factors(self.mean, self.std, 255)).flatten(1)
 
     def extra_repr(self) -> str:
-        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}"
+        bits = "" if self.bits is None else f", bits={self.bits}"
+        return f"mean={self.mean}, std={self.std}, dtype={self.dtype}{bits}"
+
+
+class ToFloat(BatchTransform):
+    """Convert integers to float32 in [0, 1], like torchvision's ``ToDtype(torch.float32, scale=True)``.
+
+    uint8 values are divided by 255, and uint16 values by 65535. With `bits`, white is the largest number that fits into
+    these bits. Colors can only be changed correctly if white is right, so put it first for images of 10, 12 or 14 bits.
+    Floating-point images do not change.
+
+    >>> images = torch.tensor([[[[0, 2047, 4095]]]], dtype=torch.uint16)  # (B, C, H, W), 12 bits
+    >>> tsds.transforms.ToFloat(bits=12)({"image": images})["image"].flatten().tolist()
+    [0.0, 0.49987792968..., 1.0]
+
+    Args:
+        bits: number of bits that integers use. None means all bits of their dtype.
+    """
+
+    def __init__(self, *, bits: int | None = None) -> None:
+        super().__init__()
+        self.bits = bits
+
+    def make_params(self, keys: Bits, size: Size) -> Params:
+        """Return no parameters."""
+        return {}
+
+    def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
+        if images.is_floating_point():
+            return images
+        values = empty_like(images, pool, dtype=torch.float32).copy_(images)
+        return unit(values, white_of(images.dtype, self.bits))
 
 
 @functools.lru_cache(maxsize=32)

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.augment.base import on_device
+from tensorstore_ds.loading.augment.values import BITS, rounded
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.reading.columns import LARGE_NBYTES
 
@@ -114,7 +115,8 @@ def resized_crop(images: Tensor, boxes: Tensor, size: tuple[int, int], pool: Buf
             part = part.to(torch.float32)
         if part.dtype != torch.uint8:
             part = part.contiguous()  # torch is slow across the channels of channels-last floats
-        out[i] = functional.interpolate(part, size=size, mode="bilinear", antialias=True)[0]
+        resized = functional.interpolate(part, size=size, mode="bilinear", antialias=True)[0]
+        out[i] = rounded(resized, images.dtype) if part.dtype != images.dtype else resized
     return out
 
 
@@ -129,7 +131,7 @@ def resized_crop_batched(images: Tensor, boxes: Tensor, size: tuple[int, int]) -
         values = images.to(work, memory_format=torch.contiguous_format)
         values = torch.bmm(values.view(samples, channels * height, width), columns.transpose(1, 2))
         values = rows[:, None] @ values.view(samples, channels, height, size[1])
-    if images.dtype == torch.uint8:
+    if images.dtype in BITS:
         values = values.round_()
     return values.to(images.dtype, memory_format=memory_format_of(images))
 
