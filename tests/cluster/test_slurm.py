@@ -95,7 +95,7 @@ def test_a_node_that_dies(slurm: Slurm, source: Path, out: Path, expected: dict[
 def test_the_script_by_hand_and_the_tasks_that_are_missing(
     slurm: Slurm, source: Path, out: Path, expected: dict[str, bytes]
 ) -> None:
-    """As docs/slurm.md has it: print, submit some, and what `commit` says goes into --array."""
+    """As docs/clusters.md#slurm has it: print, submit some, and what `commit` says goes into --array."""
     planned = tsds.clusters.plan(source, out, OPTIONS, tasks=6)
     script = out.parent / "photos.sbatch"
     script.write_text(tsds.clusters.slurm_script(planned))
