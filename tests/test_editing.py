@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
@@ -707,6 +708,87 @@ def test_files_and_their_pixels(tmp_path: Path) -> None:
         "image (file)": ["train/bee/1.jpg"],
     }
     assert tsds.editing.compare_stores(tmp_path / "b.tsds", tmp_path / "c.tsds").splits["train"].fields == {}
+
+
+def test_recorded_digests_are_compared_instead_of_values(tmp_path: Path) -> None:
+    """The rows that may differ are those of which a file has other bytes, hashed here, or which moved in their shard."""
+    first, second = grown_apart(tmp_path)
+    stores = [tsds.open(path)["train"] for path in (first, second)]
+    rows = [{split.key(row): row for row in range(len(split))} for split in stores]
+    both = rows[0].keys() & rows[1].keys()
+
+    def hashes(path: Path, split: Any, row: int, name: str) -> tuple[int, dict[str, str]]:
+        shard = int(split.starts.searchsorted(row, "right")) - 1
+        folder = path / split.shard_paths[shard] / name
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        return row - int(split.starts[shard]), {
+            str(file.relative_to(folder)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files
+        }
+
+    def may_differ(key: str, name: str) -> bool:
+        each = zip((first, second), stores, rows, strict=True)
+        one, other = (hashes(path, split, by_key[key], name) for path, split, by_key in each)
+        return one != other
+
+    found = tsds.editing.compare_stores(first, second, quick=True)
+    split = found.splits["train"]
+    assert (split.both, split.fields) == (len(both), {})
+    assert sorted(split.only_first.keys) == sorted(rows[0].keys() - both) == ["bee/3.png"]
+    assert sorted(split.only_second.keys) == sorted(rows[1].keys() - both) == ["ant/90.png", "bee/91.png"]
+    expected = {name: sum(may_differ(key, name) for key in both) for name in ("image", "label", "size")}
+    assert {name: each.count for name, each in split.may_differ.items()} == {k: n for k, n in expected.items() if n}
+    assert 1 < expected["image"] < len(both)
+    read = tsds.editing.compare_stores(first, second).splits["train"]
+    assert {name: each.keys for name, each in read.fields.items()} == {"image": ["ant/12.png"]}
+    assert read.classes == {"only_first": {"bee": 1}, "only_second": {"ant": 1, "bee": 1}, "changed": {"ant": 1}}
+    assert split.classes["only_second"] == read.classes["only_second"] and read.may_differ == {}
+
+    done = command("compare", first, second, "--quick")
+    lines = done.stdout.splitlines()
+    assert done.exit_code == 1 and "train  only in A: 1 sample: bee/3.png" in lines
+    assert "train  classes only in B: ant 1, bee 1" in lines
+    assert any(line.startswith(f"train  image may differ: {expected['image']} samples: ") for line in lines)
+    assert json.loads(command("compare", first, second, "--quick", "--json").stdout)["equal"] is False
+    assert command("compare", first, first, "--quick").stdout == "equal to the byte\n"
+    assert command("compare", tmp_path / "images", second, "--quick").exit_code == 2
+
+
+def test_a_quick_comparison_reads_no_pixels(tmp_path: Path) -> None:
+    """Nor keys and lists of shards that are equal."""
+    first, second = grown_apart(tmp_path)
+    expected = tsds.editing.compare_stores(first, second, quick=True)
+    shards = [tsds.open(path).manifest.splits["train"].shards for path in (first, second)]
+    same = set.intersection(*({shard.sha256 for shard in each} for each in shards))
+    assert same
+    for path in (first, second):
+        entry = tsds.open(path).manifest.splits["train"]
+        for folder, shard in zip(tsds.open(path)["train"].shard_paths, entry.shards, strict=True):
+            unread = path / folder if shard.sha256 in same else path / folder / "image"
+            for file in unread.rglob("c/**/0"):
+                if file.is_file():
+                    file.write_bytes(bytes(file.stat().st_size))
+    assert tsds.editing.compare_stores(first, second, quick=True) == expected
+    with pytest.raises(tsds.FormatError):
+        tsds.editing.compare_stores(first, second)
+
+
+def grown_apart(root: Path) -> tuple[Path, Path]:
+    """A store of several shards, and a copy with an erased, a changed and two more samples."""
+    rng, images, first, second = np.random.default_rng(5), root / "images", root / "a.tsds", root / "b.tsds"
+
+    def write(*numbers: int) -> None:
+        for i in numbers:
+            path = images / ("ant", "bee")[i % 2] / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(rng.integers(0, 256, (8, 9, 3), np.uint8)).save(path)
+
+    write(*range(30))
+    tsds.convert(images, first, tsds.ConvertOptions(workers=0, encoding="raw", shard_nbytes=6 * 216))
+    tsds.copy(first, second)
+    tsds.erase(second, keys=["bee/3.png"])
+    write(12, 90, 91)
+    tsds.append(second, images, update=True)
+    return first, second
 
 
 def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:

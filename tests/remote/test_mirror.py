@@ -598,6 +598,22 @@ def test_commands_take_a_url(server: FaultyServer, tmp_path: Path, arguments: li
     assert result.exit_code == 0, result.output
 
 
+def test_a_quick_comparison_downloads_the_keys_of_changed_shards(
+    server: FaultyServer, stores: Path, tmp_path: Path
+) -> None:
+    """With the root, the list of the shard, and the labels of the sample that is gone."""
+    path = tmp_path / "shards.tsds"
+    tsds.copy(stores / "shards.tsds", path)
+    tsds.erase(path, rows={"train": [0]})
+    found = tsds.editing.compare_stores(f"{server.url}/shards.tsds", path, quick=True).splits["train"]
+    assert (found.only_first.keys, found.only_second.count) == ([tsds.open(stores / "shards.tsds")["train"].key(0)], 0)
+    asked = {each.path.removeprefix("shards.tsds/") for each in server.requests}
+    allowed = ("zarr.json", "train/00000/zarr.json", "train/00000/key/", "train/00000/objects/")
+    assert "zarr.json" in asked and all(each.startswith(allowed) for each in asked)
+    moved, nbytes = sum(each.stop - each.start for each in server.requests), tsds.open(stores / "shards.tsds").nbytes
+    assert moved < 20_000 < nbytes / 100
+
+
 def test_repack_takes_a_url(server: FaultyServer, stores: Path, tmp_path: Path) -> None:
     tsds.repack(f"{server.url}/raw.tsds", tmp_path / "z.tsds", layout="zarr")
     found, expected = (tsds.open(path)["train"] for path in (tmp_path / "z.tsds", stores / "raw.tsds"))

@@ -140,8 +140,14 @@ def preview(
     show_default=True,
     help="How to match samples: by key, or by row, their position in the splits.",
 )
+@option(
+    "--quick",
+    is_flag=True,
+    help="Compare recorded digests instead of values. A store by URL then downloads little more than its keys. Of a "
+    "changed file, all samples of its shard may differ.",
+)
 @json_option
-def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as_json: bool) -> None:
+def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], quick: bool, as_json: bool) -> None:
     """Compare the stores A and B, and list the differences.
 
     Samples are matched by key, labels by class name. If the bytes of images differ, their pixels are compared. The exit
@@ -154,14 +160,16 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as
     Examples:
       tsds compare monday.tsds tuesday.tsds
       tsds compare photos.tsds exported-again.tsds --by row
-      tsds compare photos.tsds https://example.org/photos.tsds --json
+      tsds compare photos.tsds https://example.org/photos.tsds --quick --json
       tsds compare photos photos.tsds
     """
     if isinstance(first, Path) and first.is_dir() and not (first / "zarr.json").exists():
+        if quick:
+            raise click.UsageError("--quick compares two stores, and A is a folder of images.")
         _compare_folder(first, second, as_json)
         return
     with ProgressBar() as bar:
-        found = tsds.editing.compare_stores(first, second, by=by, progress=bar.update)
+        found = tsds.editing.compare_stores(first, second, by=by, quick=quick, progress=bar.update)
     if as_json:
         text.echo_json({**asdict(found), "equal": found.is_empty})
     elif found.is_same:
@@ -173,11 +181,17 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], as
         for line in found.fields:
             text.echo(line)
         for name, split in found.splits.items():
-            _tell(name, {"only in A": split.only_first, "only in B": split.only_second, **split.fields})
+            may_differ = {f"{field} may differ": some for field, some in split.may_differ.items()}
+            _tell(name, {"only in A": split.only_first, "only in B": split.only_second, **split.fields, **may_differ})
+            for what, counts in split.classes.items():
+                text.echo(f"{name}  classes {_CLASSES[what]}: {text.counts(counts)}")
         if by == "key" and found.splits and not any(each.both for each in found.splits.values()):
             text.echo("no key is in both: --by row compares samples by their places")
     if not found.is_empty:
         click.get_current_context().exit(1)
+
+
+_CLASSES = {"only_first": "only in A", "only_second": "only in B", "changed": "of changed samples, in A"}
 
 
 def _tell(split: str, parts: Mapping[str, SampleCount]) -> None:
