@@ -711,7 +711,7 @@ def test_files_and_their_pixels(tmp_path: Path) -> None:
 
 
 def test_recorded_digests_are_compared_instead_of_values(tmp_path: Path) -> None:
-    """The rows that may differ are those of which a file has other bytes, hashed here, or which moved in their shard."""
+    """Rows may differ if they moved in their shard or a file has other bytes, which are hashed here."""
     first, second = grown_apart(tmp_path)
     stores = [tsds.open(path)["train"] for path in (first, second)]
     rows = [{split.key(row): row for row in range(len(split))} for split in stores]

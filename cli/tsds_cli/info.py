@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,12 @@ from tensorstore_ds import words
 from tsds_cli import text
 from tsds_cli.memory import shown_share
 from tsds_cli.messages import Failure, spelled
-from tsds_cli.options import json_option, option, sha256_option, store_argument
+from tsds_cli.options import json_option, option, path, sha256_option, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds import Split, Store
+    from tensorstore_ds.annex.editing import ReceiptCheck
     from tensorstore_ds.page_cache import Residency
 
 _CLASSES = 24  # classes that `tsds info` shows; `tsds stats --all` shows all
@@ -289,8 +291,14 @@ def _titles(split: Split, kind: str, alone: str) -> list[tuple[str, str]]:
     show_default="the cores available to this process",
 )
 @sha256_option
+@option(
+    "--receipt",
+    type=path,
+    metavar="FILE",
+    help="Also check that the samples of this receipt of tsds erase are erased from the STORE.",
+)
 @json_option
-def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: bool) -> None:
+def verify(store: str | Path, threads: int | None, sha256: str | None, receipt: Path | None, as_json: bool) -> None:
     """Verify the integrity of a STORE, byte by byte.
 
     Compares every file and the manifest with their SHA-256, and checks chunks and values against the rules of the
@@ -303,6 +311,7 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
     Examples:
       tsds verify photos.tsds
       tsds verify photos.tsds --threads 4 --json
+      tsds verify photos.tsds --receipt receipt.json
     """
     root: str | Path = store
     if isinstance(store, str):
@@ -314,15 +323,17 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
     sizes = [path.lstat().st_size for path in paths]
     files, nbytes = len(sizes), sum(sizes)
     unreadable = {} if problems else tsds.open(root).manifest.unreadable
+    checked = None if receipt is None or problems else tsds.editing.check_receipt(root, receipt)
     if as_json:
         text.echo_json(
             {
                 "path": words.shown_path(store),
-                "ok": not problems,
+                "ok": not problems and (checked is None or checked.is_erased),
                 "files": files,
                 "nbytes": nbytes,
                 "problems": problems,
                 "unreadable": {name: field.reason for name, field in unreadable.items()},
+                **({} if checked is None else {"receipt": {**asdict(checked), "is_erased": checked.is_erased}}),
             }
         )
     elif problems:
@@ -334,5 +345,27 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, as_json: 
             text.echo(f"{name}: only sizes and hashes were checked, because {field.describe()}.")
         if replaced := _replaced_shards(tsds.open(root)):
             text.echo(f"not checked: {replaced}")
+    if checked is not None and not as_json:
+        text.echo(f"receipt: {_receipt_line(checked)}")
     if problems:
         raise Failure("" if as_json else f"{words.shown_path(store)}: {text.count(len(problems), 'problem')}.")
+    if checked is not None and not checked.is_erased:
+        raise Failure("" if as_json else f"{words.shown_path(store)}: this store does not match the receipt.")
+
+
+def _receipt_line(checked: ReceiptCheck) -> str:
+    """What a receipt and a store say of each other."""
+    samples = text.count(sum(checked.erased.values()), "sample")
+    if checked.state == "before":
+        return f"the {samples} erased on {checked.created} are in this copy. Refresh it with tsds pull --update"
+    if checked.found:
+        rows = text.counts({name: len(rows) for name, rows in checked.found.items()})
+        return f"found samples with an erased key or image: {rows}. --json prints their rows"
+    if checked.state == "restored":
+        return f"some of the {samples} erased on {checked.created} were restored: their tombstones are gone"
+    searched = "keys and images were not compared, because there are no tombstones"
+    if checked.compared:
+        searched = f"no key or image of the {checked.compared:,} samples is an erased one"
+    if checked.state == "other":
+        return f"it is the receipt of a different store, or of a state that this store does not know; {searched}"
+    return f"{samples} erased on {checked.created}; {searched}"

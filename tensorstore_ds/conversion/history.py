@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.version import __version__
 
 
@@ -21,23 +22,6 @@ def now() -> datetime:
         what = f"expected whole seconds since 1970, such as 1700000000, found {epoch[:40]!r}"
         raise OptionError(f"SOURCE_DATE_EPOCH: {what}. Correct this environment variable, or unset it.")
     return datetime.fromtimestamp(int(epoch), UTC)
-
-
-def steps_of(provenance: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The steps in chronological order; empty if a manifest has none, or something invalid."""
-    history = provenance.get("history")
-    return [step for step in history if isinstance(step, Mapping)] if isinstance(history, list) else []
-
-
-def states_of(provenance: Mapping[str, Any]) -> set[str]:
-    """The earlier digests of a store that was changed in place."""
-    found = set[str]()
-    for step in reversed(steps_of(provenance)):
-        before = step.get("before")
-        if not isinstance(before, list):  # this step made a store of others
-            break
-        found |= {each for each in before if isinstance(each, str)}
-    return found
 
 
 def note_state(provenance: Mapping[str, Any], sha256: str) -> None:

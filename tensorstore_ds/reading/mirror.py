@@ -368,4 +368,6 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> Mirror:
     manifest, found = parse_root(root)
     check_meant(root, found, sha256)
     with kept_in(cache.folder):
-        return Mirror(server, cache.use(found, server.url, root, manifest.nbytes), root, etag)
+        mirrored = cache.use(found, server.url, root, manifest.nbytes)
+        mirrored.forget_erased(manifest)
+        return Mirror(server, mirrored, root, etag)

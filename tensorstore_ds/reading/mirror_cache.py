@@ -31,7 +31,8 @@ from pathlib import Path
 from tensorstore_ds import words
 from tensorstore_ds.durable import lock
 from tensorstore_ds.errors import FormatError, OptionError, OutputError
-from tensorstore_ds.format.manifest import File, Shard
+from tensorstore_ds.format.history import states_before_erasure
+from tensorstore_ds.format.manifest import File, Manifest, Shard
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.strict_json import load_object
 from tensorstore_ds.options import user_path
@@ -147,6 +148,27 @@ class Mirrored:
                         for path, file in parse_listing(data, folder, shard).items():
                             found.setdefault((split, path, file), (other, f"{folder}/{path}"))
         return found
+
+    def forget_erased(self, manifest: Manifest) -> None:
+        """Remove what only earlier states of this store have, if samples were erased in between.
+
+        Shards that this state has, too, are kept for `take_over`. Readers of the earlier states keep their maps.
+        """
+        kept = {shard.sha256 for _, _, _, shard in shards_of(manifest)}
+        own = {*_urls(_read_json(self.folder / "origin.json"))}
+        for other in _folders(self.folder.parent) if (states := states_before_erasure(manifest.provenance)) else ():
+            if other.name not in states or not own & {*_urls(_read_json(other / "origin.json"))}:
+                continue
+            for split in _subfolders(other / STORE):
+                for shard in _subfolders(split):
+                    with contextlib.suppress(OSError):
+                        if hashlib.sha256((shard / "zarr.json").read_bytes()).hexdigest() in kept:
+                            continue
+                    for folder in (shard, other / "marks" / split.name / shard.name):
+                        _remove_tree(folder)
+            for file in (*_entries(other / STORE), other / "zarr.json"):
+                if not file.is_dir():
+                    file.unlink(missing_ok=True)
 
     def _link(self, other: Path, name: str, own: str, file: File) -> None:
         """Link the file `name` of another store as `own` if it has its whole length, and copy its marks.
@@ -365,9 +387,11 @@ def _entries(folder: Path) -> list[Path]:
 
 def _folders(cache: Path) -> list[Path]:
     """The folders of stores in a cache."""
-    return [
-        each for each in _entries(cache) if _DIGEST.fullmatch(each.name) and each.is_dir() and not each.is_symlink()
-    ]
+    return [each for each in _subfolders(cache) if _DIGEST.fullmatch(each.name)]
+
+
+def _subfolders(folder: Path) -> list[Path]:
+    return [each for each in _entries(folder) if each.is_dir() and not each.is_symlink()]
 
 
 def _json(value: dict[str, object]) -> bytes:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.errors import FormatError, RemoteError, StoreExistsError
+from tensorstore_ds.format.history import states_of
 from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from threading import Lock
 
-from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.conversion.partial import Partial, already_exists, check_new
 from tensorstore_ds.durable import check_room, partial_of, sync, write_all, write_at
 from tensorstore_ds.errors import FormatError, OptionError, RemoteError
+from tensorstore_ds.format.history import states_of
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.reading.store import open as open_store

@@ -14,9 +14,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.conversion.history import states_of, steps_of
 from tensorstore_ds.durable import exchange, linked, locked_folder, partial_of, sync, unsynced
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
+from tensorstore_ds.format.history import states_of, steps_of
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.schema import SIGNATURE

@@ -17,3 +17,4 @@ from .edit import (
 from .erase import ErasureSummary as ErasureSummary
 from .field_files import add_file as add_file
 from .folds import Fold as Fold, Folds as Folds
+from .receipts import ReceiptCheck as ReceiptCheck, check_receipt as check_receipt

@@ -21,10 +21,10 @@ from tensorstore_ds.annex.editing.in_place import (
     removed_after,
 )
 from tensorstore_ds.conversion.crops import SOURCE_BOX
-from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError
+from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, image_of
 from tensorstore_ds.format.schema import NAME

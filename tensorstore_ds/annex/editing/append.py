@@ -30,7 +30,6 @@ from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
 from tensorstore_ds.conversion.convert import check_apart, convert_source
 from tensorstore_ds.conversion.crops import SOURCE_BOX
-from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.partial import Partial
@@ -39,6 +38,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
+from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.joining import Numbers
 from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, named

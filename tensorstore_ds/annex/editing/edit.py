@@ -23,7 +23,7 @@ from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
-from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField
+from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
@@ -383,14 +383,9 @@ def _note_of_repeated(repeated: SampleCount, equal: int) -> list[str]:
 
 def _erased_rows(stores: Sequence[Store], place: int) -> Iterator[tuple[str, int]]:
     """Split and row of the samples of a store that were erased from one of the others."""
-    store = stores[place]
-    own = Tombstones(store.manifest.provenance)  # other tombstones were not erased from this store
-    tombstones = Tombstones(*(other.manifest.provenance for i, other in enumerate(stores) if i != place)).without(own)
-    has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
-    for name in store if len(tombstones) else ():
-        for row in range(len(store[name])):
-            if (has_keys and tombstones.has_key(store[name].key(row))) or tombstones.has_image(store, name, row):
-                yield name, row
+    own = Tombstones(stores[place].manifest.provenance)  # other tombstones were not erased from this store
+    others = (other.manifest.provenance for i, other in enumerate(stores) if i != place)
+    return Tombstones(*others).without(own).rows_of(stores[place])
 
 
 def _erased_elsewhere(stores: Sequence[Store]) -> dict[tuple[int, str], list[int]]:

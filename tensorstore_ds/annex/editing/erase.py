@@ -29,11 +29,11 @@ from tensorstore_ds.annex.editing.in_place import (
 from tensorstore_ds.annex.editing.mentions import Mentions, literals_in, problems_of, texts_in
 from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones, key_bytes
 from tensorstore_ds.conversion.crops import SOURCE_BOX
-from tensorstore_ds.conversion.history import steps_of
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import fewer_skipped
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import Keys, hashed, key_pieces

@@ -66,6 +66,12 @@ class Tombstones:
     def __len__(self) -> int:
         return sum(len(group.pairs) for group in self._groups)
 
+    def of(self, pairs: Sequence[Pair]) -> Tombstones:
+        """Tombstones of some samples with the salts of these."""
+        made = Tombstones()
+        made._groups = [_Group(group.salt, [*pairs]) for group in self._groups]
+        return made
+
     def without(self, other: Tombstones) -> Tombstones:
         """Copy without the tombstones of another store."""
         theirs = {group.salt: {*group.pairs} for group in other._groups}
@@ -74,6 +80,10 @@ class Tombstones:
             left = [pair for pair in group.pairs if pair not in theirs.get(group.salt, ())]
             made._groups += [_Group(group.salt, left)] * bool(left)
         return made
+
+    def has(self, pair: Pair) -> bool:
+        """Whether there is a tombstone of the sample, whatever remains of its image."""
+        return any(pair[0] in group.keys for group in self._groups)
 
     def has_key(self, key: str) -> bool:
         """Whether a sample of this key was erased."""
@@ -84,6 +94,14 @@ class Tombstones:
         if not self._groups or (image := image_bytes(store, split, row)) is None:
             return False
         return any(_hashed(group.salt, _IMAGE, image) in group.images for group in self._groups)
+
+    def rows_of(self, store: Store) -> Iterator[tuple[str, int]]:
+        """Split and row of each sample with an erased key or image."""
+        has_keys = first_of_kind(store.manifest.fields, KeyField) is not None
+        for name in store if len(self) else ():
+            for row in range(len(store[name])):
+                if (has_keys and self.has_key(store[name].key(row))) or self.has_image(store, name, row):
+                    yield name, row
 
     def add(self, store: Store, rows: Iterable[tuple[str, int]]) -> list[Pair]:
         """Add the samples of these rows at the end, and return their hashes without repeats.

@@ -9,7 +9,7 @@ from typing import Any
 from tensorstore_ds import words
 from tensorstore_ds.annex.publishing.escaping import code_block, markdown, yaml
 from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of, size_category, size_of
-from tensorstore_ds.conversion.history import steps_of
+from tensorstore_ds.format.history import steps_of
 
 #: Classes in the table; the most frequent ones if there are more.
 _CLASSES = 50

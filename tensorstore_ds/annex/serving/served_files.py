@@ -10,8 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
-from tensorstore_ds.conversion.history import states_of
 from tensorstore_ds.errors import FormatError
+from tensorstore_ds.format.history import states_of
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.reading.store import Store, open as open_store
