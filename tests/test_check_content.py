@@ -88,6 +88,60 @@ MIRRORED = [["test/cat/e.png", "train/cat/e.png"]]
 
 
 @pytest.mark.parametrize("convert", [{}, {"encoding": "jpeg"}, {"size": (48, 64)}], ids=str)
+def test_images_of_other_stores(tmp_path: Path, convert: dict[str, Any]) -> None:
+    """Planted in their splits: equal, encoded again, smaller and mirrored; other classes do not contradict."""
+    options = tsds.ConvertOptions(workers=0, **convert)
+    others = {f"train_cat_other{i}": photo(100 + i) for i in range(12)}
+    mine = {"train_cat_a": photo(1), "train_cat_b": photo(2), "train_cat_c": photo(3), "test_cat_d": photo(4)}
+    own = folders(tmp_path / "own", **others, **mine, train_dog_a=photo(1), train_dog_e=photo(5))
+    theirs = {
+        "test_kitten_a": photo(1),
+        "test_kitten_b": jpeg(photo(2), 50),
+        "val_kitten_c": photo(3).resize((64, 48)).transpose(Image.Transpose.FLIP_LEFT_RIGHT),
+        "train_kitten_d": photo(4),
+        "train_kitten_e": photo(5),
+        "train_kitten_f": photo(6),
+        "test_kitten_f": photo(6),
+    }
+    for root in (own, folders(tmp_path / "theirs", **{f"train_lion_{i}": photo(200 + i) for i in range(9)}, **theirs)):
+        tsds.convert(root, tmp_path / f"{root.name}.tsds", options)
+    place = str(tmp_path / "theirs.tsds")
+    check = tsds.checking.CheckOptions(min_class=0, mirrored=True)
+    found = tsds.check_store(tmp_path / "own.tsds", check, others=[place])
+    known = {tuple(sorted((each.store, each.key) for each in group.samples)): group for group in found.copies}
+    pairs = {
+        "a": (["train/cat/a.png", "train/dog/a.png"], "test/kitten/a.png", True),
+        "b": (["train/cat/b.png"], "test/kitten/b.png", True),
+        "c": (["train/cat/c.png"], "val/kitten/c.png", True),
+        "d": (["test/cat/d.png"], "train/kitten/d.png", True),
+        "e": (["train/dog/e.png"], "train/kitten/e.png", False),
+    }
+    expected = {(*(("", key) for key in keys), (place, other)): leak for keys, other, leak in pairs.values()}
+    assert {names: group.is_leak for names, group in known.items()} == expected
+    assert all(group.is_across for group in found.copies) and found.samples == 18
+    assert [[e.key for e in g.samples if not e.store] for g in found.copies if g.labels_disagree] == [pairs["a"][0]]
+    counts = {(each.split, each.store, each.other): each.count for each in found.shared}
+    expected_counts = {("train", "test"): 3, ("train", "val"): 1, ("test", "train"): 1, ("train", "train"): 1}
+    assert counts == {(split, place, other): count for (split, other), count in expected_counts.items()}
+    assert found.shared[-1].split == found.shared[-1].other  # leaks first
+    split = tsds.open(tmp_path / "own.tsds")["train"]
+    assert {name: {split.key(row) for row in rows} for name, rows in found.drop.items()} == {
+        "train": {"train/cat/a.png", "train/dog/a.png", "train/cat/b.png", "train/cat/c.png"}
+    }
+    alone = tsds.check_store(tmp_path / "own.tsds", check)
+    assert groups(alone) == [["train/cat/a.png", "train/dog/a.png"]] and alone.shared == ()
+    assert [alone.images, alone.constant] == [found.images, found.constant]
+    sheet = tmp_path / "sheet.png"
+    arguments = ["check", tmp_path / "own.tsds", place, "--mirrored", "--min-class", "0", "--picture", sheet]
+    done = command(*arguments, "--out", tmp_path / "found.json")
+    assert done.exit_code == 1 and "leaks between stores: 4 groups" in done.stdout and sheet.exists()
+    assert f"  train: 3 images in test of {place}\n" in done.stdout
+    command("filter", tmp_path / "own.tsds", tmp_path / "clean.tsds", "--without", tmp_path / "found.json")
+    again = tsds.check_store(tmp_path / "clean.tsds", check, others=[place])
+    assert {(each.split, each.other) for each in again.shared} == {("test", "train"), ("train", "train")}
+
+
+@pytest.mark.parametrize("convert", [{}, {"encoding": "jpeg"}, {"size": (48, 64)}], ids=str)
 def test_planted_copies_are_found_and_nothing_else(planted: Path, tmp_path: Path, convert: dict[str, Any]) -> None:
     found = checked(planted, tmp_path / "s.tsds", convert=convert)
     assert groups(found) == sorted(EQUAL + CHANGED)

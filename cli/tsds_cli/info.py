@@ -357,7 +357,7 @@ def _receipt_line(checked: ReceiptCheck) -> str:
     """What a receipt and a store say of each other."""
     samples = text.count(sum(checked.erased.values()), "sample")
     if checked.state == "before":
-        return f"the {samples} erased on {checked.created} are in this copy. Refresh it with tsds pull --update"
+        return f"{samples} erased on {checked.created}, but not from this copy. Refresh it with tsds pull --update"
     if checked.found:
         rows = text.counts({name: len(rows) for name, rows in checked.found.items()})
         return f"found samples with an erased key or image: {rows}. --json prints their rows"

@@ -33,6 +33,24 @@ def test_findings_show_their_pictures(tmp_path: Path, tab: Open, view: View) -> 
     opened.page.wait_for_selector("dialog[open] dl")
 
 
+def test_findings_name_images_of_other_stores(tmp_path: Path, tab: Open, view: View) -> None:
+    for name, seed in (("s", 0), ("t", 1)):
+        photos = class_folders(tmp_path / name, size=(40, 40), seed=seed)
+        if name == "t":
+            shutil.copy(tmp_path / "s" / "train" / "ant" / "0.png", photos / "test" / "bee" / "copy.png")
+        tsds.convert(photos, tmp_path / f"{name}.tsds", workers=0)
+    other = tmp_path / "t.tsds"
+    tsds.check_store(tmp_path / "s.tsds", others=[other]).save(tmp_path / "findings.json")
+    opened = tab()
+    opened.page.goto(view(tmp_path / "s.tsds", findings=tmp_path / "findings.json"))
+    opened.page.wait_for_selector(".findings canvas")
+    leaks = opened.page.locator("section:has(h2:text('Leaks between splits (1)')) figure")
+    captions = leaks.locator("figcaption").all_inner_texts()
+    assert captions == [f"{other}, test: test/bee/copy.png, bee", "train: train/ant/0.png, ant"]
+    assert [leaks.nth(i).locator("canvas").count() for i in (0, 1)] == [0, 1]
+    assert opened.page.locator(f".findings p:text('1 images of train are in test of {other}.')").count() == 1
+
+
 def test_curves_grow_while_a_run_goes_on(store: tsds.Store, tmp_path: Path, tab: Open, view: View) -> None:
     run = tmp_path / "run"
     run.mkdir()

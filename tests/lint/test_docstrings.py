@@ -18,7 +18,8 @@ RESULTS = (
     "AbsentKeypoints", "CachedStore", "Card", "CheckFindings", "CheckedSample", "Comparison", "Copies", "Diagnosis",
     "SampleCount", "EpochRecord", "ErasureSummary", "Estimate", "Evaluation", "Eviction", "ExportSummary", "FewSamples",
     "FieldsSummary", "Fold", "FolderDifference", "Forecast", "GrowthSummary", "Installation", "LoaderDiagnosis",
-    "OddBox", "OddImage", "Plan", "Prediction", "Residency", "SlurmJobs", "SplitDifference", "StoreDetections",
+    "OddBox", "OddImage", "Plan", "Prediction", "ReceiptCheck", "Residency", "SharedImages", "SlurmJobs",
+    "SplitDifference", "StoreDetections",
     "StoreDifference", "Summary", "SuspectLabel", "SuspectObject", "TaskSummary", "TrainProgress", "TrainReport",
     "Transfer", "Verdict",
 )  # fmt: skip

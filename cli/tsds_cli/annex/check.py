@@ -10,10 +10,21 @@ from pathlib import Path
 import click
 
 import tensorstore_ds as tsds
+from tensorstore_ds import words
 from tensorstore_ds.annex.checking import CheckFindings, CheckOptions, SuspectObject
 from tsds_cli import text
 from tsds_cli.messages import Failure, spelled
-from tsds_cli.options import Command, check_png, json_option, option, options_of, out_option, path, store_argument
+from tsds_cli.options import (
+    Command,
+    check_png,
+    json_option,
+    option,
+    options_of,
+    out_option,
+    path,
+    store_argument,
+    store_place,
+)
 from tsds_cli.progress import ProgressBar
 
 _NAMED = 5  # findings of a kind that are printed; --json prints all
@@ -33,6 +44,7 @@ _SUSPECT = {
 
 @click.command(cls=Command)
 @store_argument()
+@click.argument("others", nargs=-1, type=store_place, metavar="[STORE...]")
 @options_of(CheckOptions)
 @option(
     "--picture",
@@ -58,6 +70,7 @@ _SUSPECT = {
 @json_option
 def check(
     store: str | Path,
+    others: tuple[str | Path, ...],
     options: CheckOptions,
     picture: Path | None,
     predictions: tuple[str, ...],
@@ -71,6 +84,9 @@ def check(
     dark, overexposed or of an unusual aspect ratio; boxes of implausible size; objects without some of their keypoints;
     and classes with few samples. With --predictions, it also finds labels and objects that a model contradicts.
 
+    With more stores, copies of images between the first STORE and the others are also found. Everything else is checked
+    in the first one only.
+
     The exit status is 1 if problems are found. Use tsds filter --without FILE to remove the samples that --out FILE
     lists.
 
@@ -81,13 +97,15 @@ def check(
       tsds check photos.tsds --mirrored --picture copies.png
       tsds check photos.tsds --predictions train=probabilities.npy
       tsds check voc.tsds --predictions val=results.json
+      tsds check mine.tsds benchmark.tsds --mirrored
     """
     if picture is not None:
         check_png(picture)
     for each in filter(None, (out, picture)):
         tsds.reading.check_outside_stores(each)  # before every image is read
     with ProgressBar() as bar:
-        found = tsds.check_store(store, options, predictions=_predictions(predictions), progress=bar.update)
+        given = _predictions(predictions)
+        found = tsds.check_store(store, options, others=others, predictions=given, progress=bar.update)
     if out is not None:
         found.save(out)
     if as_json:
@@ -95,7 +113,8 @@ def check(
     else:
         _show(found, out)
     if picture is not None and found.copies:
-        tsds.checking.draw_copies(tsds.open(store), found).save(picture, "PNG")
+        opened = {str(words.shown_path(each)): tsds.open(each) for each in others}
+        tsds.checking.draw_copies(tsds.open(store), found, others=opened).save(picture, "PNG")
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)
     if not found.is_clean:
         click.get_current_context().exit(1)
@@ -138,7 +157,8 @@ def _show(found: CheckFindings, out: Path | None) -> None:
 def _sections(found: CheckFindings) -> Iterator[tuple[str, list[str]]]:
     """Title and lines of each kind of finding."""
     for title, groups in (
-        ("leaks between splits", found.leaks),
+        ("leaks between splits", [each for each in found.leaks if not each.is_across]),
+        ("leaks between stores", [each for each in found.leaks if each.is_across]),
         ("copies", [each for each in found.copies if not each.is_leak]),
         ("labels that disagree", [each for each in found.copies if each.labels_disagree]),
     ):
@@ -152,6 +172,9 @@ def _sections(found: CheckFindings) -> Iterator[tuple[str, list[str]]]:
         shown = ", ".join(f"{n:,} {kind}" for kind, n in kinds.items())
         yield f"{title}: {text.count(len(groups), 'group')} ({shown})", lines
     singles = {
+        "splits with images of other stores": [
+            f"{each.split}: {text.count(each.count, 'image')} in {each.other} of {each.store}" for each in found.shared
+        ],
         "images of one color": [each.place for each in found.constant],
         "images that cannot be decoded": [f"{sample.place}: {message}" for sample, message in found.unreadable],
         **{

@@ -6,6 +6,7 @@ from .findings import (
     FewSamples as FewSamples,
     OddBox as OddBox,
     OddImage as OddImage,
+    SharedImages as SharedImages,
     SuspectLabel as SuspectLabel,
     SuspectObject as SuspectObject,
 )

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds import words
 from tensorstore_ds.annex.checking.annotations import absent_keypoints, few_samples, odd_boxes, sample_of
-from tensorstore_ds.annex.checking.findings import CheckedSample, CheckFindings, Copies, OddImage
+from tensorstore_ds.annex.checking.findings import CheckedSample, CheckFindings, Copies, OddImage, SharedImages
 from tensorstore_ds.annex.checking.hashes import SIDE, correlations, perceptual_hashes
 from tensorstore_ds.annex.checking.looks import look
 from tensorstore_ds.annex.checking.options import CheckOptions
@@ -26,7 +28,7 @@ from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.keywords import CheckKeywords
 from tensorstore_ds.options import chosen, takes_options
-from tensorstore_ds.reading.store import Store
+from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.verification import require_whole
 
 _BLOCK = 8192  # pairs, and objects, that are judged at a time: 32 MB of thumbnails, some times
@@ -38,6 +40,7 @@ def check_store(
     store: str | os.PathLike[str],
     options: CheckOptions | None = None,
     *,
+    others: Sequence[str | os.PathLike[str]] = (),
     predictions: Given | None = None,
     progress: OnProgress | None = None,
     **keywords: Unpack[CheckKeywords],
@@ -61,6 +64,9 @@ def check_store(
     Args:
         store: path or URL of the store.
         options: all options as one object.
+        others: paths or URLs of other stores, whose images are compared with the images of this one. Copies across
+            stores are reported, such as a train image of this store in the test split of another one. Nothing else of
+            the other stores is checked.
         predictions: predictions of a model that was not trained on these samples, to find wrong labels and objects.
             Either the name of a field of shape (classes,) with probabilities, or a mapping from split names to one of:
             an array of probabilities, floats (rows, classes), where a row with NaN has no prediction; the path of a
@@ -77,27 +83,31 @@ def check_store(
     """
     options, notify = chosen(options, CheckOptions, keywords), progress or in_notebook()
     opened = opened_for_editing(store, notify)
-    if not of_kind(opened.manifest.fields, ImageField):
-        raise OptionError(f"{opened.path}: expected a field of images, found none.")
+    stores = {"": opened, **{str(words.shown_path(each)): opened_for_editing(each, notify) for each in others}}
+    for each in stores.values():
+        if not of_kind(each.manifest.fields, ImageField):
+            raise OptionError(f"{each.path}: expected a field of images, found none.")
     read = read_predictions(opened, predictions)
-    require_whole(opened, "Copy the store again.", reading_progress(notify))
+    for each in stores.values():
+        require_whole(each, "Copy the store again.", reading_progress(notify))
     with tempfile.TemporaryFile(prefix="tsds-") as file:
         try:
-            seen = _look(opened, file, notify)
+            seen = _look(stores, file, notify)
         except OSError as error:
             message = f"{tempfile.gettempdir()}: {error.strerror}. Set TMPDIR to another folder."
             raise ConversionError(message) from error
         notes: list[str] = []
         copies = list(_copies(seen, options, notes))
-    constant = [seen.sample(i) for i in np.flatnonzero(seen.constant).tolist()]
-    unreadable = [(seen.sample(i), message) for i, message in sorted(seen.unreadable.items())]
+    own = sum(len(opened[name]) for name in opened)
+    constant = [seen.sample(i) for i in np.flatnonzero(seen.constant[:own]).tolist()]
+    unreadable = [(seen.sample(i), message) for i, message in sorted(seen.unreadable.items()) if i < own]
     dropped = [each for group in copies for each in group.samples[1:]]
     dropped += [*constant, *(sample for sample, _ in unreadable)]
-    drop = {name: tuple(sorted({each.row for each in dropped if each.split == name})) for name in opened}
+    drop = {name: tuple(sorted({e.row for e in dropped if e.split == name and not e.store})) for name in opened}
     labels = [each for name, found in read.probabilities.items() for each in suspect_labels(opened[name], found)]
     detections = read.detections.items()
     return CheckFindings(
-        samples=len(seen.constant),
+        samples=own,
         copies=tuple(copies),
         constant=tuple(constant),
         unreadable=tuple(unreadable),
@@ -106,18 +116,29 @@ def check_store(
         notes=tuple(notes),
         drop={name: rows for name, rows in drop.items() if rows},
         keypoints=tuple(each for name in opened for each in absent_keypoints(opened[name], options)),
-        images=tuple(_odd_images(seen, options)),
+        images=tuple(_odd_images(seen, opened, options, own)),
         labels=tuple(sorted(labels, key=lambda each: each.margin)),
         objects=tuple(each for name, found in detections for each in suspect_objects(opened[name], found, options)),
         sha256=opened.sha256,
+        shared=tuple(_shared(copies)),
     )
+
+
+def _shared(copies: Iterable[Copies]) -> Iterator[SharedImages]:
+    """Numbers of samples of the store with a copy in a split of another one, the splits that leak first."""
+    found = Counter[tuple[str, str, str]]()
+    for group in copies:
+        theirs = {(each.store, each.split) for each in group.samples if each.store}
+        found.update((each.split, *other) for each in group.samples if not each.store for other in theirs)
+    for (split, store, other), count in sorted(found.items(), key=lambda each: each[0][0] == each[0][2]):
+        yield SharedImages(split, store, other, count)
 
 
 @dataclass
 class _Seen:
-    """Results for all images in the order of splits."""
+    """Results for all images in the order of splits, the ones of other stores last."""
 
-    store: Store
+    splits: list[tuple[str, Split]]  # with the names of their stores, empty for the store that is checked
     starts: list[int]  # numbers of the first sample of each split, and of the one behind the last
     thumbnails: NDArray[np.uint8]  # (n, 32, 32), a map
     hashes: NDArray[np.uint64]  # (2, n) of the thumbnails, and of the thumbnails mirrored
@@ -129,14 +150,16 @@ class _Seen:
     def sample(self, number: int) -> CheckedSample:
         """A sample as findings name it."""
         i = int(np.searchsorted(self.starts, number, "right")) - 1
-        return sample_of(self.store[list(self.store)[i]], number - self.starts[i])
+        store, split = self.splits[i]
+        return replace(sample_of(split, number - self.starts[i]), store=store)
 
 
-def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
-    counts = [len(store[name]) for name in store]
+def _look(stores: Mapping[str, Store], file: Any, notify: OnProgress) -> _Seen:
+    splits = [(name, store[split]) for name, store in stores.items() for split in store]
+    counts = [len(split) for _, split in splits]
     starts, total = [0, *np.cumsum(counts).tolist()], sum(counts)
     seen = _Seen(
-        store,
+        splits,
         starts,
         np.empty((0, SIDE, SIDE), np.uint8),
         np.empty((2, total), np.uint64),
@@ -145,10 +168,10 @@ def _look(store: Store, file: Any, notify: OnProgress) -> _Seen:
         np.empty((total, len(MEASURES)), np.float32),
         {},
     )
-    made = store.manifest.conversion_options
-    is_padded = made.get("size") is not None and made.get("fit") == "pad" and made.get("objects") == "whole"
-    for name, first in zip(store, starts[:-1], strict=True):
-        looks = look(store[name], is_padded=is_padded) if len(store[name]) else ()
+    for (name, split), first in zip(splits, starts[:-1], strict=True):
+        made = stores[name].manifest.conversion_options
+        is_padded = made.get("size") is not None and made.get("fit") == "pad" and made.get("objects") == "whole"
+        looks = look(split, is_padded=is_padded) if len(split) else ()
         for start, small, digests, constant, measured, problems in looks:
             at = slice(first + start, first + start + len(small))
             file.write(small.data)  # and not through the map: there a full disk would end the process
@@ -193,8 +216,10 @@ def _copies(seen: _Seen, options: CheckOptions, notes: list[str]) -> Iterator[Co
     members = np.unique(pairs)
     order = members[np.argsort(groups[members], kind="stable")]
     cuts = np.flatnonzero(np.diff(groups[order])) + 1
+    own = next((first for (name, _), first in zip(seen.splits, seen.starts, strict=False) if name), count)
     for group in sorted(np.split(order, cuts), key=len, reverse=True) if len(order) else ():
-        yield _group(seen, group.tolist(), len(np.unique(exact[group])) == 1)
+        if group.min() < own:  # it is not of other stores alone
+            yield _group(seen, group.tolist(), len(np.unique(exact[group])) == 1)
 
 
 def _confirmed(
@@ -212,15 +237,17 @@ def _confirmed(
 
 def _group(seen: _Seen, numbers: Sequence[int], exact: bool) -> Copies:
     samples = [seen.sample(number) for number in numbers]
-    order = {name: i for i, name in enumerate((*_PICKED, *(n for n in seen.store if n not in (*_PICKED, "train"))))}
-    samples.sort(key=lambda each: (order.get(each.split, len(order)), each.row))
-    labels = {each.label for each in samples if each.label is not None}
-    return Copies(exact, tuple(samples), len({each.split for each in samples}) > 1, len(labels) > 1)
+    names = (split.name for _, split in seen.splits)
+    order = {name: i for i, name in enumerate(dict.fromkeys((*_PICKED, *(n for n in names if n != "train"))))}
+    samples.sort(key=lambda each: (order.get(each.split, len(order)), each.store, each.row))
+    labels = {(each.store, each.label) for each in samples if each.label is not None}
+    disagree = len(labels) > len({store for store, _ in labels})  # classes of other stores may have other names
+    return Copies(exact, tuple(samples), len({each.split for each in samples}) > 1, disagree)
 
 
-def _odd_images(seen: _Seen, options: CheckOptions) -> Iterator[OddImage]:
+def _odd_images(seen: _Seen, store: Store, options: CheckOptions, count: int) -> Iterator[OddImage]:
     if not options.odd_images:
         return
-    for number, why, value in odd_images(seen.qualities, seen.store, options):
+    for number, why, value in odd_images(seen.qualities[:count], store, options):
         if not seen.constant[number] and number not in seen.unreadable:
             yield OddImage(seen.sample(number), why, value)

@@ -21,11 +21,13 @@ class CheckedSample:
     row: int  #: Row of the sample in the split.
     key: str  #: Key of the sample.
     label: str | None = None  #: Name of its class, or None if it has none.
+    store: str = ""  #: Path or URL of its store if that is one of `others` of `check_store`.
 
     @property
     def place(self) -> str:
-        """Split and key as one path, such as ``train/cat/1.png``."""
-        return self.key if self.key.startswith(f"{self.split}/") else f"{self.split}/{self.key}"
+        """Split and key as one path, such as ``train/cat/1.png``, behind the store if it is another one."""
+        place = self.key if self.key.startswith(f"{self.split}/") else f"{self.split}/{self.key}"
+        return f"{self.store}: {place}" if self.store else place
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,23 @@ class Copies:
 
     exact: bool  #: Whether the stored bytes of all images are equal. Otherwise some are modified copies.
     samples: tuple[CheckedSample, ...]  #: Two or more samples. The first is the one to keep.
-    is_leak: bool  #: Whether the samples are in more than one split.
-    labels_disagree: bool  #: Whether their labels differ.
+    is_leak: bool  #: Whether the samples are in splits of different names.
+    labels_disagree: bool  #: Whether labels of the same store differ.
+
+    @property
+    def is_across(self) -> bool:
+        """Whether the samples are in several stores."""
+        return len({each.store for each in self.samples}) > 1
+
+
+@dataclass(frozen=True)
+class SharedImages:
+    """Images of a split that a split of another store has, too."""
+
+    split: str  #: Name of the split.
+    store: str  #: Path or URL of the other store.
+    other: str  #: Name of the other store's split.
+    count: int  #: Number of samples of `split` with a copy there.
 
 
 @dataclass(frozen=True)
@@ -117,13 +134,14 @@ class CheckFindings:
     classes: tuple[FewSamples, ...] = ()  #: Classes with few samples.
     notes: tuple[str, ...] = ()  #: Remarks about how the check was done.
     #: Rows to remove, by split. Without them, one sample of each group of copies remains, and no image is constant or
-    #: unreadable. If copies are in several splits, the one outside ``train`` remains.
+    #: unreadable. If copies are in several splits, the one outside ``train`` remains, also if it is in another store.
     drop: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     keypoints: tuple[AbsentKeypoints, ...] = ()  #: Objects that lack some of their keypoints.
     sha256: str = ""  #: Digest of the store that the rows refer to.
     images: tuple[OddImage, ...] = ()  #: Images that are blurred, dark, overexposed, or of an unusual aspect ratio.
     labels: tuple[SuspectLabel, ...] = ()  #: Labels that predictions contradict, by ascending margin.
     objects: tuple[SuspectObject, ...] = ()  #: Objects that detections contradict, in the order of rows.
+    shared: tuple[SharedImages, ...] = ()  #: Numbers of images that other stores have, too, by pairs of splits.
 
     @property
     def is_clean(self) -> bool:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from PIL import Image
 
 from tensorstore_ds.annex.checking.findings import CheckFindings, Copies
@@ -15,7 +18,9 @@ from tensorstore_ds.reading.store import Store
 _MOST = 6  # samples of a group
 
 
-def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Image.Image:
+def draw_copies(
+    store: Store, findings: CheckFindings, *, others: Mapping[str, Store] = MappingProxyType({}), count: int = 24
+) -> Image.Image:
     """Draw the images of groups of copies on a contact sheet: leaks first, then groups whose labels disagree.
 
     >>> image = np.zeros((32, 32, 3), np.uint8)
@@ -30,6 +35,7 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
     Args:
         store: the open store that was checked.
         findings: result of `check_store` for this store.
+        others: other stores that were checked with it, by their paths or URLs in `findings`, to draw their samples.
         count: maximum number of groups to draw.
 
     Returns:
@@ -42,16 +48,17 @@ def draw_copies(store: Store, findings: CheckFindings, *, count: int = 24) -> Im
         raise OptionError("expected findings with copies, found none. There is nothing to draw.")
     ordered = sorted(findings.copies, key=lambda each: (not each.is_leak, not each.labels_disagree))
     groups = ordered[:count]
-    image = next(iter(of_kind(store.manifest.fields, ImageField)))
+    stores = {"": store, **others}
+    images = {name: next(iter(of_kind(each.manifest.fields, ImageField))) for name, each in stores.items()}
     with quiet_pillow():
         cells = [
             Cell(
-                magnified(picture_of(store[each.split], each.row, image), MEDIUM)[0],
+                magnified(picture_of(stores[each.store][each.split], each.row, images[each.store]), MEDIUM)[0],
                 [_marks(number, group), each.label or "", _notes(group)],
                 each.place,
             )
             for number, group in enumerate(groups, 1)
-            for each in group.samples[:_MOST]
+            for each in [each for each in group.samples if each.store in stores][:_MOST]
         ]
     return sheet_of(f"{len(groups):,} of {len(ordered):,} groups of copies", cells, ())
 

@@ -28,6 +28,7 @@ export function findingsView(findings, digest, picture) {
   sections.push(["Odd boxes", single(findings.boxes ?? [], (each) => WHY[each.why] ?? each.why)]);
   sections.push(["Absent keypoints", single(findings.keypoints ?? [], (each) => `without ${each.names.join(", ")}`)]);
   for (const [title, groups] of sections) if (groups.length) view.append(section(title, groups, picture));
+  for (const each of findings.shared ?? []) view.append(el("p", {}, `${number(each.count)} images of ${each.split} are in ${each.other} of ${each.store}.`));
   for (const few of findings.classes ?? []) view.append(el("p", {}, `The class ${few.name} has ${number(few.count)} samples in ${few.split}.`));
   if (view.children.length === 0) view.append(el("p", {}, "Nothing was found."));
   return view;
@@ -48,6 +49,9 @@ function section(title, groups, picture) {
 }
 
 function row(group, picture) {
-  const tiles = (group.samples ?? []).map((sample) => el("figure", {}, picture(sample?.split, sample?.row, group.box), el("figcaption", {}, `${sample?.split}: ${sample?.key}${sample?.label ? `, ${sample.label}` : ""}`)));
+  const tiles = (group.samples ?? []).map((sample) => {
+    const caption = `${sample?.store ? `${sample.store}, ` : ""}${sample?.split}: ${sample?.key}${sample?.label ? `, ${sample.label}` : ""}`;
+    return el("figure", {}, ...(sample?.store ? [] : [picture(sample?.split, sample?.row, group.box)]), el("figcaption", {}, caption)); // this page reads one store
+  });
   return el("div", { class: "group" }, ...tiles, el("p", { class: "quiet" }, group.note));
 }
