@@ -152,7 +152,7 @@ class Mirrored:
     def forget_erased(self, manifest: Manifest) -> None:
         """Remove what only earlier states of this store have, if samples were erased in between.
 
-        Shards that this state has, too, are kept for `take_over`. Readers of the earlier states keep their maps.
+        Shards that this state also has are kept for `take_over`. Readers of the earlier states keep their maps.
         """
         kept = {shard.sha256 for _, _, _, shard in shards_of(manifest)}
         own = {*_urls(_read_json(self.folder / "origin.json"))}

@@ -143,8 +143,8 @@ def preview(
 @option(
     "--quick",
     is_flag=True,
-    help="Compare recorded digests instead of values. A store by URL then downloads little more than its keys. Of a "
-    "changed file, all samples of its shard may differ.",
+    help="Compare recorded digests instead of values. For a store by URL, this downloads little more than keys. All "
+    "samples in the shard of a changed file may differ.",
 )
 @json_option
 def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], quick: bool, as_json: bool) -> None:

@@ -47,7 +47,7 @@ class Copies:
 
 @dataclass(frozen=True)
 class SharedImages:
-    """Images of a split that a split of another store has, too."""
+    """Images of a split that a split of another store also has."""
 
     split: str  #: Name of the split.
     store: str  #: Path or URL of the other store.
@@ -141,7 +141,7 @@ class CheckFindings:
     images: tuple[OddImage, ...] = ()  #: Images that are blurred, dark, overexposed, or of an unusual aspect ratio.
     labels: tuple[SuspectLabel, ...] = ()  #: Labels that predictions contradict, by ascending margin.
     objects: tuple[SuspectObject, ...] = ()  #: Objects that detections contradict, in the order of rows.
-    shared: tuple[SharedImages, ...] = ()  #: Numbers of images that other stores have, too, by pairs of splits.
+    shared: tuple[SharedImages, ...] = ()  #: Numbers of images that other stores also have, by pairs of splits.
 
     @property
     def is_clean(self) -> bool:
