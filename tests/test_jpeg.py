@@ -10,6 +10,8 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from jpeg_files import drawn, jpeg
+from tensorstore_ds import native
+from tensorstore_ds.imaging import jpeg as imaging_jpeg
 from tensorstore_ds.imaging.jpeg import (
     DamagedJpegError,
     JpegSegment,
@@ -67,11 +69,56 @@ def check_cuts(data, seed=0, count=12, scale=1):
     return done
 
 
+def check_encoded(pixels, quality, subsampling):
+    """The kernel writes the bytes that Pillow writes, and knows where the restarts are."""
+    data, restarts = encode_jpeg(pixels, quality, subsampling)
+    header = read_header(data)
+    assert data == imaging_jpeg._encode_by_pillow(pixels, quality, subsampling, header.interval)
+    np.testing.assert_array_equal(restarts, find_restarts(data))
+
+
+@pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_files_have_the_bytes_of_pillow(channels, subsampling):
+    rng = np.random.default_rng(channels)
+    for i in range(1, 71):  # all edges of units, in both directions
+        for size in ((i, 71 - i), (i, int(rng.integers(1, 200)))):
+            noise = rng.integers(0, 256, (*size, channels)).astype(np.uint8)
+            kinds = (noise, noise // 128 * 255, drawn(*size, channels, seed=i), np.full_like(noise, i))
+            for pixels in kinds:
+                check_encoded(pixels, int(rng.choice([1, 5, 50, 75, 90, 95])), subsampling)
+    for quality in range(1, 96):
+        check_encoded(drawn(40, 70, channels, seed=quality), quality, subsampling)
+
+
+def test_files_of_views_and_of_empty_blocks_have_the_bytes_of_pillow():
+    check_encoded(drawn(60, 70)[::-2, 3:-9], 90, "4:2:0")
+    check_encoded(np.zeros((1, 5000, 3), np.uint8), 90, "4:2:0")
+    check_encoded(np.full((3000, 9, 1), 255, np.uint8), 1, "4:2:0")
+
+
+def test_the_kernel_writes_no_file_that_its_header_does_not_describe():
+    if native.core is None:
+        pytest.skip("needs the kernels")
+    pixels, head = drawn(16, 16), encode_jpeg(drawn(16, 16), 90)[0]
+    head, whole = head[: read_header(head).start], head
+    assert native.encode(head, pixels) in (None, (whole, b""))
+    assert native.encode(head, pixels[:-1].copy()) is None  # another size
+    assert native.encode(whole, pixels) is None and native.encode(head[:-1], pixels) is None
+    at = head.index(b"\xff\xdb") + 5
+    assert native.encode(head[:at] + b"\0" + head[at + 1 :], pixels) is None  # nothing divides by 0
+    at = head.index(b"\xff\xc4") + 6
+    assert native.encode(head[:at] + b"\0" + head[at + 1 :], pixels) is None  # a table without all symbols
+    for i in range(len(head)):  # whatever it says
+        for byte in (0, 1, 0x7F, 0xFF):
+            native.encode(head[:i] + bytes([byte]) + head[i + 1 :], pixels)
+
+
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_cuts_of_our_own_files_are_exact(size, channels, subsampling):
-    data = encode_jpeg(drawn(*size, channels), 90, subsampling)
+    data = encode_jpeg(drawn(*size, channels), 90, subsampling)[0]
     several = len(find_restarts(data)) > 0
     unit = 8 if channels == 1 or subsampling == "4:4:4" else 16
     assert several == (size[0] > unit or size[1] > 64)
@@ -104,12 +151,12 @@ def test_cuts_of_gray_and_cmyk_are_exact(mode):
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_cuts_are_exact_at_the_scales_of_the_transform(scale):
     for seed, (size, subsampling) in enumerate(itertools.product([(200, 301), (129, 64)], ("4:2:0", "4:4:4"))):
-        assert check_cuts(encode_jpeg(drawn(*size, seed=seed), 90, subsampling), seed, 20, scale) == 21
+        assert check_cuts(encode_jpeg(drawn(*size, seed=seed), 90, subsampling)[0], seed, 20, scale) == 21
 
 
 def test_narrow_cuts_are_exact():
     for width, channels in itertools.product((66, 68, 80, 84), (1, 3)):
-        data = encode_jpeg(drawn(40, width, channels, seed=width), 20)
+        data = encode_jpeg(drawn(40, width, channels, seed=width), 20)[0]
         header, restarts = read_header(data), find_restarts(data)
         for scale, left in itertools.product((1, 2, 4), range(56, width)):
             part = JpegSegment(8, left, 20, left + 1)
@@ -204,7 +251,7 @@ DAMAGES = {
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
 def test_damage_is_an_error(damage, message):
     pytest.importorskip("simplejpeg")  # Pillow says nothing of some
-    data = encode_jpeg(drawn(160, 160), 90)
+    data = encode_jpeg(drawn(160, 160), 90)[0]
     changed = damage(data, find_restarts(data).tolist())
     with pytest.raises(DamagedJpegError, match=message):
         decode_jpeg(changed, read_header(changed), channels=3)
@@ -218,7 +265,7 @@ def test_bytes_behind_the_pixels_do_no_harm():
 
 
 def test_without_simplejpeg_pillow_gives_the_same(monkeypatch):
-    files = [encode_jpeg(drawn(133, 97, channels), 90) for channels in (1, 3)]
+    files = [encode_jpeg(drawn(133, 97, channels), 90)[0] for channels in (1, 3)]
     wanted = [[(c, s) for c in ((1, 3) if i == 0 else (3,)) for s in (1, 2, 4, 8)] for i in range(2)]
     first = [
         [decode_jpeg(f, read_header(f), channels=c, scale=s) for c, s in w] for f, w in zip(files, wanted, strict=True)
@@ -303,7 +350,7 @@ def fuzz(count, seed):
     """Try `count` mutated files and parts."""
     rng = np.random.default_rng(seed)
     files = [
-        encode_jpeg(drawn(h, w, c, seed=i), 60, s)
+        encode_jpeg(drawn(h, w, c, seed=i), 60, s)[0]
         for i, (h, w, c, s) in enumerate(
             [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
         )
@@ -372,7 +419,7 @@ class OneFile:
 
 
 def test_bytes_behind_a_single_interval_do_no_harm():
-    data = encode_jpeg(drawn(16, 64), 90)
+    data = encode_jpeg(drawn(16, 64), 90)[0]
     header = read_header(data)
     assert header.interval and not len(find_restarts(data))
     more = data[:-2] + b"\0\0\0" + data[-2:]
@@ -384,7 +431,7 @@ def test_an_interval_is_the_largest_part_of_a_line_up_to_64_pixels():
         unit = 16 if channels == 3 and subsampling == "4:2:0" else 8
         units = (width + unit - 1) // unit
         expected = max(n for n in range(1, 64 // unit + 1) if units % n == 0)
-        assert read_header(encode_jpeg(drawn(8, width, channels), 90, subsampling)).interval == expected
+        assert read_header(encode_jpeg(drawn(8, width, channels), 90, subsampling)[0]).interval == expected
 
 
 def test_extended_sequential_files_are_cut():

@@ -192,10 +192,10 @@ class Jpeg(Encoding):
 
     def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
         """Encode pixels as a JPEG file."""
-        from tensorstore_ds.imaging.jpeg import encode_jpeg, find_restarts
+        from tensorstore_ds.imaging.jpeg import encode_jpeg
 
-        row.image, row.sums = encode_jpeg(pixels, self.quality, self.subsampling), partial(ImageSums.of_pixels, pixels)
-        row.restarts = find_restarts(row.image)
+        row.image, row.restarts = encode_jpeg(pixels, self.quality, self.subsampling)
+        row.sums = partial(ImageSums.of_pixels, pixels)
 
     def write(self, row: EncodedSample, bands: Iterator[NDArray[Any]], path: Path, offset: int) -> None:
         """Write a JPEG file."""

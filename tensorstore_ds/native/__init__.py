@@ -65,7 +65,7 @@ _threads = threading.local()
 
 
 def own_context() -> Any:
-    """This thread's private memory for the kernels `core.crops`, `core.index` and `core.walk`."""
+    """This thread's private memory for kernels."""
     context = getattr(_threads, "context", None)
     if context is None:
         context = _threads.context = core.context()
@@ -83,3 +83,8 @@ def walk(data: Any) -> tuple[bytes, tuple[int, ...]]:
     Both are empty without kernels, and the sums if the kernels cannot decode all of the file as libjpeg does.
     """
     return (b"", ()) if core is None else core.walk(own_context(), data)
+
+
+def encode(head: bytes, pixels: Any) -> tuple[bytes, bytes] | None:
+    """A JPEG file of uint8 pixels (H, W, C) behind a header, and its restarts; None where libjpeg does it better."""
+    return None if core is None else core.encode(own_context(), head, pixels)

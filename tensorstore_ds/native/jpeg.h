@@ -25,6 +25,13 @@ typedef struct {
 #else
 #define PLACE(n) (n)
 #endif
+/* The coefficients in the order of the file, as numbers of rows of eight. */
+#define ZIGZAG(P)                                                                                                  \
+    P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5),         \
+        P(12), P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21),      \
+        P(28), P(35), P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37),    \
+        P(44), P(51), P(58), P(59), P(52), P(45), P(38), P(31), P(39), P(46), P(53), P(60), P(61), P(54), P(47),    \
+        P(55), P(62), P(63)
 #define P(n) (uint8_t)PLACE(n)
 #define NO_PLACE 64 /* behind a block: what is written there is not read */
 #define NONE_4 NO_PLACE, NO_PLACE, NO_PLACE, NO_PLACE
@@ -32,12 +39,7 @@ typedef struct {
 #define NONE_64 NONE_16, NONE_16, NONE_16, NONE_16
 /* In the order of the file, in zigzag. At a multiple of 256, so that the low byte of a pointer into it is the number of
  * the coefficient. Whatever AT_END or AT_SLOW is added to, and a run beyond the last coefficient, leads to NO_PLACE. */
-static const _Alignas(256) uint8_t place_of[256] = {
-    P(0), P(1), P(8), P(16), P(9), P(2), P(3), P(10), P(17), P(24), P(32), P(25), P(18), P(11), P(4), P(5),
-    P(12), P(19), P(26), P(33), P(40), P(48), P(41), P(34), P(27), P(20), P(13), P(6), P(7), P(14), P(21), P(28),
-    P(35), P(42), P(49), P(56), P(57), P(50), P(43), P(36), P(29), P(22), P(15), P(23), P(30), P(37), P(44), P(51),
-    P(58), P(59), P(52), P(45), P(38), P(31), P(39), P(46), P(53), P(60), P(61), P(54), P(47), P(55), P(62), P(63),
-    NONE_64, NONE_64, NONE_64};
+static const _Alignas(256) uint8_t place_of[256] = {ZIGZAG(P), NONE_64, NONE_64, NONE_64};
 #undef P
 
 static void fill_entries(uint32_t *to, int count, uint32_t entry) {

@@ -413,6 +413,34 @@ static PyObject *sums(PyObject *self, PyObject *args) {
     return fits ? numbers(found, found + channels, (size_t)channels) : NULL;
 }
 
+/* encode(context, head, pixels) -> (file, restarts), or None if these kernels cannot write what the header says
+ *
+ * head: a JPEG file up to its codes; pixels: (height, width, channels) uint8 of its size; restarts: where the codes go on
+ * behind each restart marker, uint32. */
+static PyObject *encode(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule, *result = NULL;
+    Py_buffer head, pixels;
+    if (!PyArg_ParseTuple(args, "Oy*y*", &capsule, &head, &pixels)) return NULL;
+    own_context *own = enter(capsule);
+    if (own) {
+        bytes_view file, restarts;
+        int code;
+        Py_BEGIN_ALLOW_THREADS
+        code = chosen->encode(own->memory, (bytes_view){head.buf, (size_t)head.len},
+                              (bytes_view){pixels.buf, (size_t)pixels.len}, &file, &restarts);
+        Py_END_ALLOW_THREADS
+        if (code == CROP_OK)
+            result = Py_BuildValue("(y#y#)", (const char *)file.bytes, (Py_ssize_t)file.nbytes,
+                                   (const char *)restarts.bytes, (Py_ssize_t)restarts.nbytes);
+        else
+            result = code == CROP_MEMORY ? PyErr_NoMemory() : Py_NewRef(Py_None);
+        leave(own);
+    }
+    PyBuffer_Release(&head), PyBuffer_Release(&pixels);
+    return result;
+}
+
 #if defined(__SIZEOF_INT128__)
 /* shuffle(order, state high, state low, step high, step low): the numbers from 0 on, shuffled by a PCG64 in this state */
 static PyObject *shuffle(PyObject *self, PyObject *args) {
@@ -451,6 +479,7 @@ static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"crops", crops, METH_VARARGS, NULL},
                                 ROWS_METHODS,
                                 SHUFFLE_METHOD
+                                {"encode", encode, METH_VARARGS, NULL},
                                 {"index", index_of, METH_VARARGS, NULL},
                                 {"sources", sources, METH_NOARGS, NULL},
                                 {"sums", sums, METH_VARARGS, NULL},
