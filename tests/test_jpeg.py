@@ -18,6 +18,7 @@ from tensorstore_ds.imaging.jpeg import (
     cut,
     decode_jpeg,
     encode_jpeg,
+    encode_with_restarts,
     find_restarts,
     read_header,
     scale_for,
@@ -71,7 +72,7 @@ def check_cuts(data, seed=0, count=12, scale=1):
 
 def check_encoded(pixels, quality, subsampling):
     """The kernel writes the bytes that Pillow writes, and knows where the restarts are."""
-    data, restarts = encode_jpeg(pixels, quality, subsampling)
+    data, restarts = encode_with_restarts(pixels, quality, subsampling)
     header = read_header(data)
     assert data == imaging_jpeg._encode_by_pillow(pixels, quality, subsampling, header.interval)
     np.testing.assert_array_equal(restarts, find_restarts(data))
@@ -100,7 +101,7 @@ def test_files_of_views_and_of_empty_blocks_have_the_bytes_of_pillow():
 def test_the_kernel_writes_no_file_that_its_header_does_not_describe():
     if native.core is None:
         pytest.skip("needs the kernels")
-    pixels, head = drawn(16, 16), encode_jpeg(drawn(16, 16), 90)[0]
+    pixels, head = drawn(16, 16), encode_jpeg(drawn(16, 16), 90)
     head, whole = head[: read_header(head).start], head
     assert native.encode(head, pixels) in (None, (whole, b""))
     assert native.encode(head, pixels[:-1].copy()) is None  # another size
@@ -114,11 +115,39 @@ def test_the_kernel_writes_no_file_that_its_header_does_not_describe():
             native.encode(head[:i] + bytes([byte]) + head[i + 1 :], pixels)
 
 
+def outcome(data, header, buffer=None):
+    """What `decode_jpeg` returns or raises."""
+    try:
+        return decode_jpeg(data, header, channels=header.components, buffer=buffer).tobytes()
+    except DamagedJpegError:
+        return "damaged"
+
+
+@pytest.mark.parametrize("subsampling", [*SUBSAMPLINGS, "gray"])
+def test_whole_files_have_the_bits_and_the_faults_that_libjpeg_finds(monkeypatch, subsampling):
+    rng, files = np.random.default_rng(0), []
+    for i, size in enumerate(SIZES):
+        pixels = drawn(*size, 1 if subsampling == "gray" else 3, seed=i)
+        options = {} if subsampling == "gray" else {"subsampling": SUBSAMPLINGS[subsampling]}
+        files.append(jpeg(pixels, quality=int(rng.integers(5, 96)), **options))
+    for data in tuple(files):
+        start = read_header(data).start
+        for _ in range(12):  # most are damaged
+            changed = bytearray(data)
+            changed[int(rng.integers(start, len(data)))] ^= int(rng.integers(1, 256))
+            files.append(bytes(changed[: int(rng.integers(start, len(data))) if rng.random() < 0.2 else None]))
+    headers = [read_header(data) for data in files]
+    found = [outcome(*each, np.empty(10**6, np.uint8)) for each in zip(files, headers, strict=True)]
+    assert found == [outcome(*each) for each in zip(files, headers, strict=True)]
+    monkeypatch.setattr(native, "core", None)
+    assert found == [outcome(*each) for each in zip(files, headers, strict=True)]
+
+
 @pytest.mark.parametrize("subsampling", ["4:2:0", "4:4:4"])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("size", SIZES)
 def test_cuts_of_our_own_files_are_exact(size, channels, subsampling):
-    data = encode_jpeg(drawn(*size, channels), 90, subsampling)[0]
+    data = encode_jpeg(drawn(*size, channels), 90, subsampling)
     several = len(find_restarts(data)) > 0
     unit = 8 if channels == 1 or subsampling == "4:4:4" else 16
     assert several == (size[0] > unit or size[1] > 64)
@@ -151,12 +180,12 @@ def test_cuts_of_gray_and_cmyk_are_exact(mode):
 @pytest.mark.parametrize("scale", [2, 4, 8])
 def test_cuts_are_exact_at_the_scales_of_the_transform(scale):
     for seed, (size, subsampling) in enumerate(itertools.product([(200, 301), (129, 64)], ("4:2:0", "4:4:4"))):
-        assert check_cuts(encode_jpeg(drawn(*size, seed=seed), 90, subsampling)[0], seed, 20, scale) == 21
+        assert check_cuts(encode_jpeg(drawn(*size, seed=seed), 90, subsampling), seed, 20, scale) == 21
 
 
 def test_narrow_cuts_are_exact():
     for width, channels in itertools.product((66, 68, 80, 84), (1, 3)):
-        data = encode_jpeg(drawn(40, width, channels, seed=width), 20)[0]
+        data = encode_jpeg(drawn(40, width, channels, seed=width), 20)
         header, restarts = read_header(data), find_restarts(data)
         for scale, left in itertools.product((1, 2, 4), range(56, width)):
             part = JpegSegment(8, left, 20, left + 1)
@@ -251,7 +280,7 @@ DAMAGES = {
 @pytest.mark.parametrize(("damage", "message"), DAMAGES.values(), ids=DAMAGES)
 def test_damage_is_an_error(damage, message):
     pytest.importorskip("simplejpeg")  # Pillow says nothing of some
-    data = encode_jpeg(drawn(160, 160), 90)[0]
+    data = encode_jpeg(drawn(160, 160), 90)
     changed = damage(data, find_restarts(data).tolist())
     with pytest.raises(DamagedJpegError, match=message):
         decode_jpeg(changed, read_header(changed), channels=3)
@@ -265,7 +294,7 @@ def test_bytes_behind_the_pixels_do_no_harm():
 
 
 def test_without_simplejpeg_pillow_gives_the_same(monkeypatch):
-    files = [encode_jpeg(drawn(133, 97, channels), 90)[0] for channels in (1, 3)]
+    files = [encode_jpeg(drawn(133, 97, channels), 90) for channels in (1, 3)]
     wanted = [[(c, s) for c in ((1, 3) if i == 0 else (3,)) for s in (1, 2, 4, 8)] for i in range(2)]
     first = [
         [decode_jpeg(f, read_header(f), channels=c, scale=s) for c, s in w] for f, w in zip(files, wanted, strict=True)
@@ -350,7 +379,7 @@ def fuzz(count, seed):
     """Try `count` mutated files and parts."""
     rng = np.random.default_rng(seed)
     files = [
-        encode_jpeg(drawn(h, w, c, seed=i), 60, s)[0]
+        encode_jpeg(drawn(h, w, c, seed=i), 60, s)
         for i, (h, w, c, s) in enumerate(
             [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
         )
@@ -419,7 +448,7 @@ class OneFile:
 
 
 def test_bytes_behind_a_single_interval_do_no_harm():
-    data = encode_jpeg(drawn(16, 64), 90)[0]
+    data = encode_jpeg(drawn(16, 64), 90)
     header = read_header(data)
     assert header.interval and not len(find_restarts(data))
     more = data[:-2] + b"\0\0\0" + data[-2:]
@@ -431,7 +460,7 @@ def test_an_interval_is_the_largest_part_of_a_line_up_to_64_pixels():
         unit = 16 if channels == 3 and subsampling == "4:2:0" else 8
         units = (width + unit - 1) // unit
         expected = max(n for n in range(1, 64 // unit + 1) if units % n == 0)
-        assert read_header(encode_jpeg(drawn(8, width, channels), 90, subsampling)[0]).interval == expected
+        assert read_header(encode_jpeg(drawn(8, width, channels), 90, subsampling)).interval == expected
 
 
 def test_extended_sequential_files_are_cut():

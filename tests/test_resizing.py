@@ -80,3 +80,21 @@ def test_an_image_has_the_pixels(channels: int) -> None:
     assert (image.mode, image.size) == ({1: "L", 3: "RGB", 4: "RGBA"}[channels], (4, 5))
     assert image.tobytes() == pixels.tobytes()
     assert as_image(pixels[:, ::-1]).tobytes() == pixels[:, ::-1].tobytes()
+
+
+def test_colors_have_the_bits_of_pillow_whatever_the_sizes() -> None:
+    rng = np.random.default_rng(0)
+    for i in range(400):
+        height, width, *size = (int(n) for n in rng.integers(1, 150, 4))
+        pixels = (
+            rng.integers(0, 256, (height, width, 3), np.uint8) if i % 3 else np.full((height, width, 3), 255, np.uint8)
+        )
+        (top, bottom), (left, right) = ((0, height), (0, width))
+        if i % 2:
+            (top, bottom), (left, right) = (sorted(rng.uniform(0, n, 2)) for n in (height, width))
+        box = (float(left), float(top), max(float(right), left + 0.01), max(float(bottom), top + 0.01))
+        if box[2] > width or box[3] > height:
+            continue
+        expected = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR, box)
+        found = resize(pixels, Placement(box, (size[0], size[1]), (size[0], size[1])))
+        np.testing.assert_array_equal(found, np.asarray(expected), f"{pixels.shape} {box} {size}")

@@ -192,9 +192,9 @@ class Jpeg(Encoding):
 
     def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
         """Encode pixels as a JPEG file."""
-        from tensorstore_ds.imaging.jpeg import encode_jpeg
+        from tensorstore_ds.imaging.jpeg import encode_with_restarts
 
-        row.image, row.restarts = encode_jpeg(pixels, self.quality, self.subsampling)
+        row.image, row.restarts = encode_with_restarts(pixels, self.quality, self.subsampling)
         row.sums = partial(ImageSums.of_pixels, pixels)
 
     def write(self, row: EncodedSample, bands: Iterator[NDArray[Any]], path: Path, offset: int) -> None:

@@ -357,6 +357,11 @@ def decode_jpeg(
     """
     height, width = -(-header.height // scale), -(-header.width // scale)
     is_cmyk = header.components == 4
+    if native.core is not None and scale == 1 and header.frame and channels == header.components:
+        size = height * width * channels
+        own = np.empty(size, np.uint8) if buffer is None or buffer.nbytes < size else buffer.reshape(-1)[:size]
+        if native.decode(data, own):
+            return own.reshape(height, width, channels)
     if simplejpeg is not None:
         if buffer is not None and (is_cmyk or buffer.nbytes < height * width * channels):
             buffer = None
@@ -454,7 +459,7 @@ def write_jpeg(
     restarts: list[NDArray[np.int64]] = []
     count = done = 0
     for strip in _strips(bands, subsampling):
-        data, _ = encode_jpeg(strip, quality, subsampling)
+        data = encode_jpeg(strip, quality, subsampling)
         header = cast(JpegHeader, read_header(data))
         if not done:
             head = bytearray(data[: header.start])
@@ -493,13 +498,15 @@ def _unit(channels: int, subsampling: Subsampling) -> int:
     return _BLOCK * (_SUBSAMPLING[subsampling] if channels == 3 else 1)
 
 
-def encode_jpeg(
+def encode_jpeg(pixels: NDArray[np.uint8], quality: int, subsampling: Subsampling = "4:2:0") -> bytes:
+    """Encode pixels (H, W, C), gray or RGB, as a baseline JPEG file with restart markers for cutting out parts."""
+    return encode_with_restarts(pixels, quality, subsampling)[0]
+
+
+def encode_with_restarts(
     pixels: NDArray[np.uint8], quality: int, subsampling: Subsampling = "4:2:0"
 ) -> tuple[bytes, NDArray[np.uint32]]:
-    """Encode pixels (H, W, C), gray or RGB, as a baseline JPEG file with restart markers for cutting out parts.
-
-    Returns the file, and the positions of `find_restarts`, (markers,).
-    """
+    """Return the file of `encode_jpeg`, and the positions of `find_restarts`, (markers,)."""
     (height, width, channels), unit = pixels.shape, _unit(pixels.shape[2], subsampling)
     units = -(-width // unit)
     aimed = max(1, _INTERVAL_PIXELS // unit)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from tensorstore_ds import native
 from tensorstore_ds.imaging.placement import Placement
 
 
@@ -20,7 +21,9 @@ def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
     channels = pixels.shape[2]
     height, width = placement.resized
     if pixels.dtype == np.uint8 and channels in (1, 3, 4):
-        resized = np.asarray(_resize(as_image(pixels), placement)).reshape(height, width, channels)
+        resized = np.empty((height, width, channels), np.uint8)
+        if not native.resize(pixels, placement.box, resized):
+            resized = np.asarray(_resize(as_image(pixels), placement)).reshape(height, width, channels)
     else:
         planes = [
             np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)

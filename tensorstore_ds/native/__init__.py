@@ -88,3 +88,21 @@ def walk(data: Any) -> tuple[bytes, tuple[int, ...]]:
 def encode(head: bytes, pixels: Any) -> tuple[bytes, bytes] | None:
     """A JPEG file of uint8 pixels (H, W, C) behind a header, and its restarts; None where libjpeg does it better."""
     return None if core is None else core.encode(own_context(), head, pixels)
+
+
+def decode(data: Any, out: Any) -> bool:
+    """Whether a JPEG file's pixels are now in `out`, uint8 (H, W, C), as they are stored; else libjpeg tells of it."""
+    return core is not None and bool(core.decode(own_context(), data, out))
+
+
+def resize(pixels: Any, box: tuple[float, float, float, float], out: Any) -> bool:
+    """Whether `box` (left, top, right, bottom) of RGB pixels (H, W, 3) is now resized in `out`, with Pillow's bits.
+
+    Newer versions of Pillow resize down before across in some cases, which is left to them.
+    """
+    (height, width, channels), (to_height, to_width) = pixels.shape, out.shape[:2]
+    if core is None or channels != 3 or height - to_height > max(0, 2 * (width - to_width)):
+        return False
+    left, top, right, bottom = np.array(box, np.float32)  # of which Pillow takes differences
+    axes = (float(top), float(bottom - top), to_height), (float(left), float(right - left), to_width)
+    return bool(core.resize(own_context(), np.ascontiguousarray(pixels), (height, width), axes, out))

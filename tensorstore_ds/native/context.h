@@ -37,8 +37,11 @@ typedef struct {
 typedef struct {
     int count, taps, precision, low; /* begin[i] counts from pixel `low` on, where the first result begins */
     int32_t *begin, *length;
-    int16_t *weights; /* (count, taps), taps even */
-    int16_t *spread;  /* ((count + 7) / 8, 4, taps / 2, 16): of results i and i + 4, each pair of weights four times */
+    int is_fine;      /* 0: weights of 16 bits. 1: weights of 22 bits, of which the second half has the low FINE_BITS */
+    int16_t *weights; /* (1 + is_fine, count, taps), taps even */
+    int16_t *spread;  /* (1 + is_fine, (count + 7) / 8, 4, taps / 2, 16): of results i and i + 4, each pair of weights
+                         four times */
+    size_t cells, spread_cells; /* in each half */
     memory memory;
 } filter;
 

@@ -180,7 +180,7 @@ static int make_filter(filter *f, const crop_axis *a, int length, int scale, int
     double origin = (a->origin - begin) / scale, extent = a->extent / scale;
     int base = (int)floor(origin), limit = (int)ceil(origin - base + extent);
     if (limit > pixels - base) limit = pixels - base;
-    int code = filter_make(f, origin - base, extent, a->resized, a->first, a->count, limit);
+    int code = filter_make(f, origin - base, extent, a->resized, a->first, a->count, limit, 0);
     if (code != CROP_OK) return code;
     s->low = base + f->low;
     s->high = s->low + f->begin[a->count - 1] + f->length[a->count - 1];
@@ -200,6 +200,28 @@ static int fits(const crop_axis *a, int length, int canvas) {
 static int has(bytes_view table, int64_t first, int64_t count, size_t nbytes) {
     return first >= 0 && count >= 0 && (uint64_t)count <= table.nbytes / nbytes &&
            (uint64_t)first <= table.nbytes / nbytes - (uint64_t)count;
+}
+
+/* Lines that are resized one after the other, in a ring, and the results that are made of them. */
+typedef struct {
+    uint8_t *result; /* the next one: a line */
+    size_t row_nbytes;
+    int ring, taken, made;
+} results;
+
+static void take_resized(context *ctx, results *r, const uint8_t *line) {
+    resize_line(&ctx->across, line, ctx->rows.bytes + r->row_nbytes * (size_t)(r->taken++ % r->ring));
+}
+
+/* Whether there is a next result of the lines that were taken. */
+static int has_result(context *ctx, const results *r) {
+    const filter *down = &ctx->down;
+    const uint8_t **lines = (const uint8_t **)(void *)ctx->pieces.bytes;
+    if (r->made == down->count || down->begin[r->made] + down->length[r->made] > r->taken) return 0;
+    for (int k = 0; k < down->length[r->made]; k++)
+        lines[k] = ctx->rows.bytes + r->row_nbytes * (size_t)((down->begin[r->made] + k) % r->ring);
+    resize_column(down, r->made, lines, r->result, r->row_nbytes);
+    return 1;
 }
 
 static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count, const crop_job *job, int height, int width,
@@ -286,9 +308,8 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
         }
     }
     if (!reserve(&ctx->pieces, sizeof(uint8_t *) * (size_t)ring)) return CROP_MEMORY;
-    const uint8_t **taken = (const uint8_t **)(void *)ctx->pieces.bytes;
-    const filter *down = &ctx->down;
-    int made = 0, count_x = job->x.count;
+    int count_x = job->x.count;
+    results all = {.result = result, .row_nbytes = row_nbytes, .ring = ring};
     for (int y = rows.low; y < rows.high; y++) {
         const uint8_t *from;
         if (h.orientation > 1) from = ctx->turned.bytes + turned_nbytes * (size_t)(y - rows.low);
@@ -297,16 +318,52 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
             memset(line + 4 * (size_t)(columns.high - part_left), 0, behind);
             from = line + 4 * (size_t)(columns.low - part_left);
         }
-        resize_line(&ctx->across, from, ctx->rows.bytes + row_nbytes * (size_t)(y % ring));
-        for (; made < down->count && rows.low + down->begin[made] + down->length[made] <= y + 1; made++) {
-            for (int k = 0; k < down->length[made]; k++)
-                taken[k] = ctx->rows.bytes + row_nbytes * (size_t)((rows.low + down->begin[made] + k) % ring);
-            resize_column(down, made, taken, result, row_nbytes);
+        for (take_resized(ctx, &all, from); has_result(ctx, &all);)
             store_line(result, count_x, channels, job->flip != 0,
-                       out + ((size_t)(job->y.at + made) * (size_t)width + (size_t)job->x.at) * (size_t)channels);
-        }
+                       out + ((size_t)(job->y.at + all.made++) * (size_t)width + (size_t)job->x.at) * (size_t)channels);
     }
-    return made == down->count ? CROP_OK : CROP_OTHER;
+    return all.made == job->y.count ? CROP_OK : CROP_OTHER;
+}
+
+#if defined(__AVX2__)
+static void to_rgbx_of_rgb(const uint8_t *rgb, int count, uint8_t *out) {
+    const __m128i spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
+    int i = 0;
+    for (; i + 6 <= count; i += 4) /* reads 4 bytes more than 4 pixels have */
+        _mm_storeu_si128((__m128i *)(void *)(out + 4 * i),
+                         _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(const void *)(rgb + 3 * i)), spread));
+    for (; i < count; i++) memcpy(out + 4 * i, rgb + 3 * i, 3), out[4 * i + 3] = 0;
+}
+#endif
+
+/* Without AVX2, Pillow is as fast. */
+static int resize_image(context *ctx, const uint8_t *pixels, const int32_t from[2], const resize_axis axes[2], uint8_t *out) {
+#if defined(__AVX2__)
+    filter *filters[2] = {&ctx->down, &ctx->across};
+    for (int i = 0; i < 2; i++) {
+        int code = filter_make(filters[i], axes[i].origin, axes[i].extent, axes[i].resized, 0, axes[i].resized, from[i], 1);
+        if (code != CROP_OK) return code;
+    }
+    int width = axes[1].resized, low = ctx->down.low;
+    size_t row_nbytes = (4 * ((size_t)width + 7) + 31) & ~(size_t)31, line_nbytes = 3 * (size_t)from[1];
+    size_t wide = 4 * ((size_t)from[1] + (size_t)ctx->across.taps) + AROUND;
+    results all = {.row_nbytes = row_nbytes, .ring = ctx->down.taps + 1};
+    if (!reserve(&ctx->lines, wide + row_nbytes) || !reserve(&ctx->rows, row_nbytes * (size_t)all.ring) ||
+        !reserve(&ctx->pieces, sizeof(uint8_t *) * (size_t)all.ring))
+        return CROP_MEMORY;
+    uint8_t *line = ctx->lines.bytes;
+    all.result = line + wide;
+    memset(line, 0, wide);
+    for (int y = low; all.made < axes[0].resized && y < from[0]; y++) {
+        to_rgbx_of_rgb(pixels + line_nbytes * (size_t)y, from[1], line);
+        for (take_resized(ctx, &all, line + 4 * (size_t)ctx->across.low); has_result(ctx, &all);)
+            store_line(all.result, width, 3, 0, out + 3 * (size_t)width * (size_t)all.made++);
+    }
+    return all.made == axes[0].resized ? CROP_OK : CROP_OTHER;
+#else
+    (void)ctx, (void)pixels, (void)from, (void)axes, (void)out;
+    return CROP_OTHER;
+#endif
 }
 
 /* --- entries -------------------------------------------------------------------------------------------------------- */
@@ -337,6 +394,35 @@ static int sum_pixels(context *ctx, part *p, pixel_sums *out) {
 
 enum { MOST_SIDE = 65500 }; /* of libjpeg */
 
+static int has_pixels(const jpeg_header *h) {
+    return h->v <= h->h && h->width <= MOST_SIDE && h->height <= MOST_SIDE &&
+           (int64_t)h->across * h->down * 64 * h->h * h->v <= MOST_PIXELS;
+}
+
+/* All pixels of a file without restart markers, as they are stored, of `nbytes` in all. Returns what became of it. */
+static int decode_file(context *ctx, bytes_view file, uint8_t *out, size_t nbytes) {
+    jpeg_header h;
+    int code = read_jpeg_header(ctx, file, &h);
+    if (code != CROP_OK) return code;
+    size_t line_nbytes = (size_t)h.width * (size_t)h.components;
+    if (h.interval || !has_pixels(&h) || nbytes != line_nbytes * (size_t)h.height) return CROP_OTHER;
+    part p = {.header = &h, .components = h.components, .scale = 1, .bottom = h.down, .right = h.across};
+    plan_planes(&p);
+    size_t scratch = line_scratch(h.across * 8 * h.h);
+    if (!reserve_planes(ctx, &p) || !reserve(&ctx->lines, scratch + 4 * (size_t)h.width + AROUND)) return CROP_MEMORY;
+    work w = {.own = ctx, .part = &p, .file = file};
+    if ((code = decode(&w)) != CROP_OK) return code;
+    repeat_edges(&p);
+    for (int y = 0; y < h.height; y++, out += line_nbytes) {
+        if (h.components == 1) memcpy(out, p.planes[0].samples + p.planes[0].stride * (size_t)y, line_nbytes);
+        else {
+            make_line(&p, y, h.width, ctx->lines.bytes, ctx->lines.bytes + scratch);
+            store_line(ctx->lines.bytes + scratch, h.width, 3, 0, out);
+        }
+    }
+    return CROP_OK;
+}
+
 static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entries, pixel_sums *sums) {
     jpeg_header h;
     if (sums) memset(sums, 0, sizeof *sums);
@@ -345,8 +431,7 @@ static int64_t index_file(context *ctx, bytes_view file, const jpeg_entry **entr
     if (!reserve(&ctx->entries, (size_t)entry_count(&h) * sizeof(jpeg_entry))) return -2;
     part p = {.header = &h, .components = h.components, .scale = 1};
     plan_planes(&p);
-    int64_t pixels = (int64_t)h.across * h.down * 64 * h.h * h.v;
-    if (sums && h.v <= h.h && h.width <= MOST_SIDE && h.height <= MOST_SIDE && pixels <= MOST_PIXELS) {
+    if (sums && has_pixels(&h)) {
         p.bottom = h.down, p.right = h.across;
         if (!reserve_planes(ctx, &p)) return -2;
     }

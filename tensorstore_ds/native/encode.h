@@ -320,7 +320,7 @@ static int grow(memory *m, size_t kept, size_t nbytes) {
     if (m->capacity >= nbytes) return 1;
     memory larger = {0};
     if (!reserve(&larger, 2 * nbytes)) return 0;
-    memcpy(larger.bytes, m->bytes, kept);
+    if (kept) memcpy(larger.bytes, m->bytes, kept);
     give_back(m);
     *m = larger;
     return 1;

@@ -413,6 +413,53 @@ static PyObject *sums(PyObject *self, PyObject *args) {
     return fits ? numbers(found, found + channels, (size_t)channels) : NULL;
 }
 
+/* decode(context, file, out) -> whether it was: a JPEG file's pixels as they are stored, (height, width, components) */
+static PyObject *decode(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule;
+    Py_buffer file, out;
+    if (!PyArg_ParseTuple(args, "Oy*w*", &capsule, &file, &out)) return NULL;
+    own_context *own = enter(capsule);
+    int code = CROP_OTHER;
+    if (own) {
+        Py_BEGIN_ALLOW_THREADS
+        code = chosen->decode(own->memory, (bytes_view){file.buf, (size_t)file.len}, out.buf, (size_t)out.len);
+        Py_END_ALLOW_THREADS
+        leave(own);
+    }
+    PyBuffer_Release(&file), PyBuffer_Release(&out);
+    return own ? PyBool_FromLong(code == CROP_OK) : NULL;
+}
+
+/* resize(context, pixels, (height, width), ((y, extent, resized), (x, extent, resized)), out) -> whether it was
+ *
+ * pixels: (height, width, 3) uint8, out: (resized y, resized x, 3); the part from y and x on, with Pillow's bits. */
+static PyObject *resize(PyObject *self, PyObject *args) {
+    (void)self;
+    PyObject *capsule;
+    Py_buffer pixels, out;
+    int32_t from[2];
+    resize_axis axes[2];
+    if (!PyArg_ParseTuple(args, "Oy*(ii)((ddi)(ddi))w*", &capsule, &pixels, from, from + 1, &axes[0].origin, &axes[0].extent,
+                          &axes[0].resized, &axes[1].origin, &axes[1].extent, &axes[1].resized, &out))
+        return NULL;
+    int fits = 1, code = CROP_OTHER;
+    for (int i = 0; i < 2; i++)
+        fits &= from[i] >= 1 && from[i] <= 1 << 24 && axes[i].resized >= 1 && axes[i].resized <= 1 << 16 &&
+                axes[i].origin >= 0 && axes[i].extent > 0 && axes[i].origin + axes[i].extent <= from[i];
+    fits = fits && pixels.len == 3 * (int64_t)from[0] * from[1] && out.len == 3 * (int64_t)axes[0].resized * axes[1].resized;
+    own_context *own = fits ? enter(capsule) : NULL;
+    if (own) {
+        Py_BEGIN_ALLOW_THREADS
+        code = chosen->resize(own->memory, pixels.buf, from, axes, out.buf);
+        Py_END_ALLOW_THREADS
+        leave(own);
+    } else if (!fits)
+        PyErr_SetString(PyExc_ValueError, "resize: expected a part of the pixels, and buffers that fit");
+    PyBuffer_Release(&pixels), PyBuffer_Release(&out);
+    return own ? PyBool_FromLong(code == CROP_OK) : NULL;
+}
+
 /* encode(context, head, pixels) -> (file, restarts), or None if these kernels cannot write what the header says
  *
  * head: a JPEG file up to its codes; pixels: (height, width, channels) uint8 of its size; restarts: where the codes go on
@@ -479,8 +526,10 @@ static PyMethodDef methods[] = {{"context", new_context, METH_NOARGS, NULL},
                                 {"crops", crops, METH_VARARGS, NULL},
                                 ROWS_METHODS,
                                 SHUFFLE_METHOD
+                                {"decode", decode, METH_VARARGS, NULL},
                                 {"encode", encode, METH_VARARGS, NULL},
                                 {"index", index_of, METH_VARARGS, NULL},
+                                {"resize", resize, METH_VARARGS, NULL},
                                 {"sources", sources, METH_NOARGS, NULL},
                                 {"sums", sums, METH_VARARGS, NULL},
                                 {"variant", variant, METH_NOARGS, NULL},

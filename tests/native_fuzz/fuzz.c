@@ -7,8 +7,8 @@
 
 context *context_new(void) { return calloc(1, sizeof(context)); }
 
-/* The file's header with as many pixels as it says, of the bytes of the file. */
-static void encode(context *own, bytes_view file) {
+/* The file as a whole; and its header with as many pixels as it says, of the bytes of the file. */
+static void decode_and_encode(context *own, bytes_view file) {
     for (size_t at = 2, pixels = 0; at + 4 <= file.nbytes && file.bytes[at] == 0xFF;) {
         const uint8_t *s = file.bytes + at;
         size_t nbytes = 2 + (size_t)(s[2] << 8 | s[3]);
@@ -18,6 +18,7 @@ static void encode(context *own, bytes_view file) {
         if (s[1] != 0xDA) continue;
         if (pixels < 1 || pixels > 100000) return;
         uint8_t *made = malloc(pixels);
+        kernels_plain.decode(own, file, made, pixels);
         for (size_t i = 0; i < pixels; i++) made[i] = file.bytes[i % file.nbytes];
         bytes_view written, restarts, head = {file.bytes, at};
         kernels_plain.encode(own, head, (bytes_view){made, pixels}, &written, &restarts);
@@ -45,7 +46,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     pixel_sums sums;
     kernels_plain.crop(own, &shard, 1, &job, 32, 32, job.reserved & 1 ? 1 : 3, out);
     kernels_plain.index(own, shard.file, &entries, &sums);
-    encode(own, shard.file);
+    decode_and_encode(own, shard.file);
     free(own_marks), free(own_file);
     return 0;
 }
