@@ -85,16 +85,15 @@ def test_an_image_has_the_pixels(channels: int) -> None:
 def test_colors_have_the_bits_of_pillow_whatever_the_sizes() -> None:
     rng = np.random.default_rng(0)
     for i in range(400):
-        height, width, *size = (int(n) for n in rng.integers(1, 150, 4))
-        pixels = (
-            rng.integers(0, 256, (height, width, 3), np.uint8) if i % 3 else np.full((height, width, 3), 255, np.uint8)
-        )
-        (top, bottom), (left, right) = ((0, height), (0, width))
-        if i % 2:
-            (top, bottom), (left, right) = (sorted(rng.uniform(0, n, 2)) for n in (height, width))
-        box = (float(left), float(top), max(float(right), left + 0.01), max(float(bottom), top + 0.01))
-        if box[2] > width or box[3] > height:
-            continue
-        expected = Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR, box)
-        found = resize(pixels, Placement(box, (size[0], size[1]), (size[0], size[1])))
-        np.testing.assert_array_equal(found, np.asarray(expected), f"{pixels.shape} {box} {size}")
+        height, width, *to = (int(n) for n in rng.integers(1, 150, 4))
+        pixels = rng.integers(0, 256 if i % 3 else 1, (height, width, 3), np.uint8) - np.uint8(1)  # or all white
+        (top, bottom), (left, right) = (sorted(rng.uniform(0, n, 2)) for n in (height, width))
+        if i % 4:  # a margin, of which a float has not all digits
+            left, top = (0, 0) if i % 4 == 1 else (left, top)
+            right, bottom = width, height
+        box = float(left), float(top), float(right), float(bottom)
+        expected = Image.fromarray(pixels).resize((to[1], to[0]), Image.Resampling.BILINEAR, box)
+        found = resize(pixels, Placement(box, (to[0], to[1]), (to[0], to[1])))
+        np.testing.assert_array_equal(found, np.asarray(expected), f"{pixels.shape} {box} {to}")
+    tall = np.zeros((2**24 + 2, 1, 3), np.uint8)
+    assert resize(tall, Placement((0, 0, 1, len(tall)), (2, 1), (2, 1))).shape == (2, 1, 3)  # too many for a float

@@ -443,21 +443,22 @@ static PyObject *resize(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "Oy*(ii)((ddi)(ddi))w*", &capsule, &pixels, from, from + 1, &axes[0].origin, &axes[0].extent,
                           &axes[0].resized, &axes[1].origin, &axes[1].extent, &axes[1].resized, &out))
         return NULL;
-    int fits = 1, code = CROP_OTHER;
+    int is_usual = 1, code = CROP_OTHER;
     for (int i = 0; i < 2; i++)
-        fits &= from[i] >= 1 && from[i] <= 1 << 24 && axes[i].resized >= 1 && axes[i].resized <= 1 << 16 &&
-                axes[i].origin >= 0 && axes[i].extent > 0 && axes[i].origin + axes[i].extent <= from[i];
-    fits = fits && pixels.len == 3 * (int64_t)from[0] * from[1] && out.len == 3 * (int64_t)axes[0].resized * axes[1].resized;
+        is_usual &= from[i] >= 1 && from[i] <= 1 << 24 && axes[i].resized >= 1 && axes[i].resized <= 1 << 16 &&
+                    axes[i].origin >= 0 && axes[i].origin <= from[i] && axes[i].extent > 0 && axes[i].extent <= from[i];
+    int fits = is_usual && pixels.len == 3 * (int64_t)from[0] * from[1] &&
+               out.len == 3 * (int64_t)axes[0].resized * axes[1].resized;
     own_context *own = fits ? enter(capsule) : NULL;
     if (own) {
         Py_BEGIN_ALLOW_THREADS
         code = chosen->resize(own->memory, pixels.buf, from, axes, out.buf);
         Py_END_ALLOW_THREADS
         leave(own);
-    } else if (!fits)
-        PyErr_SetString(PyExc_ValueError, "resize: expected a part of the pixels, and buffers that fit");
+    } else if (is_usual && !fits)
+        PyErr_SetString(PyExc_ValueError, "resize: expected buffers that fit the sizes");
     PyBuffer_Release(&pixels), PyBuffer_Release(&out);
-    return own ? PyBool_FromLong(code == CROP_OK) : NULL;
+    return own || !is_usual ? PyBool_FromLong(code == CROP_OK) : NULL;
 }
 
 /* encode(context, head, pixels) -> (file, restarts), or None if these kernels cannot write what the header says
