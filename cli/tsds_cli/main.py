@@ -60,6 +60,7 @@ GROUPS = {
         "serve": ("annex.publish", "Serve a STORE over HTTP."),
         "card": ("annex.publish", "Write a dataset card for a STORE, with a preview."),
         "export": ("annex.publish", "Export a STORE to COCO, YOLO, VOC or another format."),
+        "table": ("annex.publish", "Write the samples of a STORE as a table, without images."),
     },
     "Clusters": {
         "plan": ("annex.clusters", "Plan the conversion of SRC into OUT as parallel tasks."),

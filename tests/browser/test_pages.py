@@ -51,6 +51,14 @@ def test_findings_name_images_of_other_stores(tmp_path: Path, tab: Open, view: V
     assert opened.page.locator(f".findings p:text('1 images of train are in test of {other}.')").count() == 1
 
 
+def test_samples_of_a_list_are_shown_first(tmp_path: Path, tab: Open, view: View) -> None:
+    tsds.convert(class_folders(tmp_path / "photos"), tmp_path / "s.tsds", workers=0)
+    opened = tab().open(view(tmp_path / "s.tsds", rows={"test": [1, 6]}))
+    assert opened.status.startswith("2 of 8 images, of a selection")
+    opened.page.locator("button:text-is('all again')").click()
+    opened.page.wait_for_function("() => document.querySelector('.status .shown').innerText.startsWith('8 of 8')")
+
+
 def test_curves_grow_while_a_run_goes_on(store: tsds.Store, tmp_path: Path, tab: Open, view: View) -> None:
     run = tmp_path / "run"
     run.mkdir()

@@ -238,6 +238,13 @@ def _named(some: SampleCount) -> str:
 @store_argument()
 @path_argument("out")
 @option("--where", metavar="CONDITION", help="Keep samples that meet this condition. See the examples.")
+@option(
+    "--keys",
+    type=path,
+    metavar="FILE",
+    help="Keep samples whose keys a file lists: a table with a column key (.csv, .tsv, .parquet), or a text with a key "
+    "on each line.",
+)
 @splits_option
 @option(
     "--without",
@@ -247,7 +254,13 @@ def _named(some: SampleCount) -> str:
 )
 @json_option
 def filter(
-    store: str | Path, out: Path, where: str | None, splits: tuple[str, ...], without: Path | None, as_json: bool
+    store: str | Path,
+    out: Path,
+    where: str | None,
+    keys: Path | None,
+    splits: tuple[str, ...],
+    without: Path | None,
+    as_json: bool,
 ) -> None:
     """Filter the samples of a STORE into a new store OUT.
 
@@ -259,11 +272,13 @@ def filter(
       tsds filter photos.tsds cats.tsds --where "label == 'cat' and width > 200"
       tsds filter voc.tsds dogs.tsds --where "'dog' in classes or objects > 5"
       tsds filter photos.tsds train.tsds --split train
+      tsds filter photos.tsds hard.tsds --keys hard.parquet
     """
-    if where is None and not splits and without is None:
-        raise click.UsageError("Give --where, --split, --without, or several of them.")
+    if where is None and keys is None and not splits and without is None:
+        raise click.UsageError("Give --where, --keys, --split, --without, or several of them.")
     listed = ListedRows() if without is None else listed_rows(without)
-    chosen: dict[str, Any] = {"splits": splits or None, "drop": listed.rows, "sha256": listed.sha256}
+    rows = None if keys is None else tsds.editing.find_keys(store, keys)
+    chosen: dict[str, Any] = {"splits": splits or None, "rows": rows, "drop": listed.rows, "sha256": listed.sha256}
     made(out, as_json, partial(tsds.editing.filter_store, store, out, where, **chosen))
 
 

@@ -42,6 +42,12 @@ _KNOWN = ("zarr.json", "history.jsonl")
 @option("--run", "runs", multiple=True, type=path, metavar="DIR", help="Also show the curves of this training run.")
 @option("--findings", type=path, metavar="FILE", help="Also show the findings in this file of tsds check --out.")
 @option(
+    "--keys",
+    type=path,
+    metavar="FILE",
+    help="Show samples whose keys a file lists, as in tsds filter --keys. A button of the page shows all.",
+)
+@option(
     "--export",
     "out",
     type=path,
@@ -57,7 +63,7 @@ _KNOWN = ("zarr.json", "history.jsonl")
     show_default=True,
 )
 @json_option
-def view(target: str | Path, out: Path | None, is_opened: bool, as_json: bool, **given: Any) -> None:
+def view(target: str | Path, keys: Path | None, out: Path | None, is_opened: bool, as_json: bool, **given: Any) -> None:
     """View a store, a training run or images in the browser.
 
     TARGET is a path, or the URL of a store. You can scroll through all samples, filter and sort them, look at boxes and
@@ -70,8 +76,12 @@ def view(target: str | Path, out: Path | None, is_opened: bool, as_json: bool, *
       tsds view photos.tsds
       tsds view photos.tsds --findings findings.json
       tsds view runs/vit --run runs/other
+      tsds view photos.tsds --keys hard.parquet
       tsds view photos.tsds --export site
     """
+    if keys is not None and out is not None:
+        raise click.UsageError("--keys selects samples of a page that is served: leave out --export.")
+    rows = None if keys is None else tsds.editing.find_keys(target, keys)
     if out is not None:
         made = tsds.viewing.export_view(target, out, runs=given["runs"], findings=given["findings"])
         if as_json:
@@ -82,7 +92,7 @@ def view(target: str | Path, out: Path | None, is_opened: bool, as_json: bool, *
     if isinstance(target, Path) and target.is_dir() and not any((target / n).exists() for n in _KNOWN):
         text.echo(f"converting {target} into a temporary store", err=True)
     try:
-        with tsds.view(target, **given, notify=partial(text.note, err=True)) as url:
+        with tsds.view(target, **given, rows=rows, notify=partial(text.note, err=True)) as url:
             place = words.shown_path(target)
             if as_json:
                 text.echo_json({"target": place, "url": url})

@@ -104,6 +104,37 @@ def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_js
 
 
 @click.command()
+@store_argument()
+@path_argument("out")
+@splits_option
+@json_option
+def table(store: str | Path, out: Path, splits: tuple[str, ...], as_json: bool) -> None:
+    """Write the samples of a STORE as a table, without images.
+
+    OUT is a Parquet file with a row for each sample: key, split, row, class names, objects with their boxes, texts,
+    numbers and sizes. DuckDB, pandas and polars read it. tsds filter, tsds view and tsds add take tables with a column
+    key back.
+
+    \b
+    Examples:
+      tsds table photos.tsds photos.parquet
+      tsds table voc.tsds train.parquet --split train
+    """
+    with working(out) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.show("Writing", done, total, f"{done:,}/{total:,}", words.rate)
+
+        summary = tsds.exporting.write_table(store, out, splits=splits or None, progress=show)
+    if as_json:
+        text.echo_json(summary)
+        return
+    text.title(out, f"{text.count(sum(summary.samples.values()), 'sample')}, {words.duration(summary.seconds)}")
+    if summary.left_out:
+        text.echo(text.Styled(f"not written: {', '.join(summary.left_out)}", fg="yellow"))
+
+
+@click.command()
 @path_argument("store")
 @server_options(port=8000, note="Any address but 127.0.0.1 needs a token.")
 @option(

@@ -17,4 +17,5 @@ from .edit import (
 from .erase import ErasureSummary as ErasureSummary
 from .field_files import add_file as add_file
 from .folds import Fold as Fold, Folds as Folds
+from .keys import find_keys as find_keys
 from .receipts import ReceiptCheck as ReceiptCheck, check_receipt as check_receipt

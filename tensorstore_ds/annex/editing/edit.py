@@ -47,6 +47,7 @@ def filter_store(
     where: str | None = None,
     *,
     splits: Collection[str] | None = None,
+    rows: Mapping[str, Sequence[int]] | None = None,
     drop: Mapping[str, Sequence[int]] | None = None,
     sha256: str | None = None,
     progress: OnProgress | None = None,
@@ -63,6 +64,7 @@ def filter_store(
             ``objects`` (their number), ``classes`` (of the objects) and every field with one number per sample. None
             keeps all.
         splits: names of the splits to keep. None keeps all.
+        rows: rows to keep, by split, such as the result of `find_keys`. None keeps all.
         drop: rows to remove, by split.
         sha256: expected digest of the store or of its content, such as `CheckFindings.sha256` for the rows of `drop`.
             None accepts any store.
@@ -79,13 +81,17 @@ def filter_store(
     opened, target = opened_for_editing(store, notify, sha256), tidied(out)
     condition, names = None if where is None else Condition(where), chosen_splits(opened, splits)
     chosen_splits(opened, drop)
+    chosen_splits(opened, rows)
     pieces = {}
     for name in names:
-        rows = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
-        pieces[name] = [Piece(opened, name, np.setdiff1d(rows, listed_rows(opened[name], drop or {}, "leave out")))]
+        kept = np.arange(len(opened[name])) if condition is None else condition.rows(opened[name])
+        if rows is not None:
+            kept = np.intersect1d(kept, listed_rows(opened[name], rows, "keep"))
+        pieces[name] = [Piece(opened, name, np.setdiff1d(kept, listed_rows(opened[name], drop or {}, "leave out")))]
     if condition is not None and not any(len(piece.rows) for each in pieces.values() for piece in each):
         raise no_sample_meets(condition, opened)
     step = {"command": "filter", "where": where, "splits": list(names), "dropped": sum(map(len, (drop or {}).values()))}
+    step |= {} if rows is None else {"listed": sum(map(len, rows.values()))}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
 
 

@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,8 +26,9 @@ from tensorstore_ds.annex.editing.in_place import (
     remove_leftovers,
     removed_after,
 )
+from tensorstore_ds.annex.editing.keys import NoSuchKeysError, other_keys, rows_of_keys
 from tensorstore_ds.annex.editing.mentions import Mentions, literals_in, problems_of, texts_in
-from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones, key_bytes
+from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import fewer_skipped
@@ -36,10 +37,8 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
-from tensorstore_ds.format.kinds.key_index import Keys, hashed, key_pieces
 from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.statistics import parse_summary
-from tensorstore_ds.options import shortened
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
@@ -176,56 +175,10 @@ class _Choice:
         if self.condition is not None:
             found = {name: self.condition.rows(store[name]) for name in names}
         elif self.keys is not None:
-            found = _rows_of_keys(store, names, {*self.keys})
+            found = rows_of_keys(store, names, {*self.keys}, " Nothing was erased.")
         else:
             found = {name: np.unique(listed_rows(store[name], self.rows or {}, "erase")) for name in names}
         return {name: rows for name, rows in found.items() if len(rows)}
-
-
-def _rows_of_keys(store: Store, names: Sequence[str], wanted: set[str]) -> dict[str, NDArray[np.int64]]:
-    """The rows with these keys."""
-    field = first_of_kind(store.manifest.fields, KeyField)
-    if field is None:
-        raise OptionError(f"{store.path}: expected samples with keys, found none. Give `rows` instead.")
-    found: dict[str, NDArray[np.int64]] = {}
-    missing, hashes = set(wanted), np.sort(hashed(Keys.of([*map(key_bytes, wanted)])))
-    for name in names if wanted else ():
-        rows = list[int]()
-        for start, keys in key_pieces(store[name].table(field)):
-            own = hashed(keys)
-            likely = np.flatnonzero(hashes.take(hashes.searchsorted(own), mode="clip") == own)
-            for place in likely.tolist():
-                if (key := keys[place].decode("utf-8", "backslashreplace")) in wanted:
-                    rows.append(start + place)
-                    missing.discard(key)
-        found[name] = np.array(rows, np.int64)
-    if missing:
-        similar = dict[str, str]()
-        for key in _other_keys(store, names, {}):
-            if (last := key.rpartition("/")[2]) in missing:
-                similar.setdefault(last, key)
-        named = [shortened(repr(key)) for key in sorted(missing)]
-        more = f" and {len(named) - _NAMED:,} more" if len(named) > _NAMED else ""
-        hint = next((f" There is {similar[key]!r}." for key in sorted(missing) if key in similar), "")
-        what = f"found {len(named):,} that no sample has: {', '.join(named[:_NAMED])}{more}"
-        message = f"`keys`: expected keys of samples, {what}.{hint} Nothing was erased."
-        raise (_NoSuchKeysError if missing == wanted else OptionError)(message)
-    return found
-
-
-def _other_keys(store: Store, names: Iterable[str], rows: SplitRows) -> Iterator[str]:
-    """The keys of some splits, except those of these rows."""
-    for name in names:
-        without = rows.get(name, np.empty(0, np.int64))
-        for start, keys in key_pieces(store[name].table(first_of_kind(store.manifest.fields, KeyField) or "")):
-            data, ends = keys.data.tobytes(), keys.offsets.tolist()
-            places = without[slice(*without.searchsorted([start, start + len(keys)]))] - start
-            for place in np.delete(np.arange(len(keys)), places).tolist():
-                yield data[ends[place] : ends[place + 1]].decode("utf-8", "backslashreplace")
-
-
-class _NoSuchKeysError(OptionError):
-    """No sample has any of the keys."""
 
 
 class _Erasure:
@@ -254,7 +207,7 @@ class _Erasure:
             raise FormatError(Problem("zarr.json", "checksum", message), advice)
         try:
             rows = self._choice.rows_of(self._store)
-        except _NoSuchKeysError:
+        except NoSuchKeysError:
             if not completes:
                 raise
             rows = {}
@@ -379,7 +332,7 @@ def _names(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[str]:
     names = {*keys}
     if SOURCE_BOX in store.manifest.fields:
         images = {key.rpartition("#")[0] for key in keys}
-        for key in _other_keys(store, store, rows):
+        for key in other_keys(store, store, rows):
             images.discard(key.rpartition("#")[0])
         names |= images - {""}
     return names
@@ -394,7 +347,7 @@ def _names_in_texts(store: Store, rows: SplitRows, keys: Sequence[str]) -> set[s
     found = {last for key in keys if (last := key.rpartition("/")[2]) and last in whole}
     literals = {each for each in literals_in(texts) if len(each) > 1}
     found |= {each for key in keys for each in literals if each in key}
-    for key in _other_keys(store, store, rows) if found else ():
+    for key in other_keys(store, store, rows) if found else ():
         found -= {each for each in found if each in key}
     return found
 

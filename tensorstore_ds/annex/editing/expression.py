@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.numbers import calculate, compare, negative
 from tensorstore_ds.errors import OptionError, one_line
-from tensorstore_ds.format.kinds import KeyField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds import ImageField, KeyField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.options import meant
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -177,7 +177,7 @@ def columns(split: Split) -> dict[str, Column]:
         elif field.is_number:
             found[name] = partial(_numbers, split, name)
     sizes = split.first(SizeField)
-    if sizes is not None or "image" in split.fields:
+    if sizes is not None or isinstance(split.fields.get("image"), ImageField):
         found |= {name: partial(_sides, split, sizes, axis) for axis, name in enumerate(("height", "width"))}
     if (keys := split.first(KeyField)) is not None:
         found["key"] = partial(_keys, split, keys)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.add import BySplit, FieldsSummary, by_split, run_add
-from tensorstore_ds.annex.editing.field_tables import Cells, CsvTable, FieldTable, ParquetTable
+from tensorstore_ds.annex.editing.field_tables import Cells, key_column, split_column, table_of
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField
@@ -22,7 +22,6 @@ from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import open_file, os_errors, tidied
 from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
-from tensorstore_ds.sources.list.table import PATH_NAMES, SPLIT_COLUMN_NAMES, column_name
 from tensorstore_ds.sources.names import field_name
 
 #: Files of fields.
@@ -129,9 +128,8 @@ class _ByKey:
 
     def fields(self, name: str | None, columns: Collection[str] | None, key: str | None) -> dict[str, BySplit]:
         """The values of each field, in row order of each split."""
-        is_parquet = self.path.suffix.lower() == ".parquet"
-        table: FieldTable = ParquetTable(self.path) if is_parquet else CsvTable(self.path)
-        keys, splits = self._key_column(table.names, key), self._split_column(table.names)
+        table = table_of(self.path)
+        keys, splits = key_column(self.path, table.names, key), split_column(table.names)
         others = [each for each in table.names if each not in (keys, splits)]
         chosen = others if columns is None else [self._known(each, others) for each in columns]
         if not chosen or (name is not None and len(chosen) != 1):
@@ -157,22 +155,6 @@ class _ByKey:
             expected = f"columns of {self.path.name}: {', '.join(names)[:200]}"
             raise OptionError(f"`columns`: expected {expected}, found {shortened(column)}.{meant(column, names)}")
         return column
-
-    def _key_column(self, names: Sequence[str], key: str | None) -> str:
-        if key is not None:
-            if key not in names:
-                expected = f"a column of {self.path.name}: {', '.join(names)[:200]}"
-                raise OptionError(f"`key`: expected {expected}, found {shortened(key)}.{meant(key, names)}")
-            return key
-        plain = {name: column_name(name) for name in names}
-        for known in (frozenset({"key"}), PATH_NAMES):
-            if found := [name for name in names if plain[name] in known]:
-                return found[0]
-        what = f"a column key with the keys of samples, found {', '.join(names)[:200] or 'none'}"
-        raise OptionError(f"{self.path}: expected {what}. Name the column with `key`.")
-
-    def _split_column(self, names: Sequence[str]) -> str | None:
-        return next((name for name in names if column_name(name) in SPLIT_COLUMN_NAMES), None)
 
     # --- samples ---
 

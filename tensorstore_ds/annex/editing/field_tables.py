@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.parquet import element_of, is_text, numbers_of, opened_parquet, read_group, values_of
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.sources.list.table import Table
+from tensorstore_ds.options import meant, shortened
+from tensorstore_ds.sources.list.table import PATH_NAMES, SPLIT_COLUMN_NAMES, Table, column_name
 
 #: Values of a column for some rows of a file: an array, or a list of numbers or texts, with None for an empty cell.
 Cells = NDArray[Any] | list[Any]
@@ -35,14 +36,15 @@ class FieldTable(Protocol):
 class CsvTable:
     """A CSV table with a header, read completely to tell numbers from texts."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, least: int = 2) -> None:
         where, suffix = str(path), path.suffix.lower()
         for separator in ("\t",) if suffix == ".tsv" else (",", ";"):
             self.names = tuple(next(Table(path, where, True, separator).rows(), (0, []))[1])
             if len(self.names) > 1:
                 break
-        if len({*self.names}) < len(self.names) or len(self.names) < 2:
-            message = f"expected a header with two names or more that differ, found {', '.join(self.names)[:200]}."
+        if len({*self.names}) < len(self.names) or len(self.names) < least:
+            count = "two names" if least > 1 else "names"
+            message = f"expected a header with {count} or more that differ, found {', '.join(self.names)[:200]}."
             raise SourceError(Problem(f"{where}:1", "list-line", message), "Correct the header.")
         cells: list[list[str]] = []
         for number, row in Table(path, where, True, separator, self.names, len(self.names)).rows():
@@ -109,6 +111,31 @@ class ParquetTable:
                         values_of(cells) if like is None or cells.null_count else _array(column, cells, like)
                     )
                 yield found
+
+
+def table_of(path: Path, least: int = 2) -> FieldTable:
+    """The table in a file with at least so many columns, by its suffix."""
+    return ParquetTable(path) if path.suffix.lower() == ".parquet" else CsvTable(path, least)
+
+
+def key_column(path: Path, names: Sequence[str], key: str | None) -> str:
+    """The column of keys, which may be named."""
+    if key is not None:
+        if key not in names:
+            expected = f"a column of {path.name}: {', '.join(names)[:200]}"
+            raise OptionError(f"`key`: expected {expected}, found {shortened(key)}.{meant(key, names)}")
+        return key
+    plain = {name: column_name(name) for name in names}
+    for known in (frozenset({"key"}), PATH_NAMES):
+        if found := [name for name in names if plain[name] in known]:
+            return found[0]
+    what = f"a column key with the keys of samples, found {', '.join(names)[:200] or 'none'}"
+    raise OptionError(f"{path}: expected {what}. Name the column with `key`.")
+
+
+def split_column(names: Sequence[str]) -> str | None:
+    """The column of names of splits."""
+    return next((name for name in names if column_name(name) in SPLIT_COLUMN_NAMES), None)
 
 
 def _array(name: str, column: Any, like: Any) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,6 +65,7 @@ def view(
     *,
     runs: Sequence[str | os.PathLike[str]] = (),
     findings: str | os.PathLike[str] | None = None,
+    rows: Mapping[str, Sequence[int]] | None = None,
     options: ConvertOptions | None = None,
     host: str = "127.0.0.1",
     port: int = 0,
@@ -84,6 +85,7 @@ def view(
             with its store; or folder of images, which is converted into a temporary store first.
         runs: folders of additional training runs, to compare their curves.
         findings: path of a file that `CheckFindings.save` has written for the store.
+        rows: rows to show first, by split, such as the result of `find_keys`. A button shows all samples.
         options: options for converting a folder of images. None keeps the files as they are, and skips bad ones.
         host: address of the server. If it is not a loopback address, other machines can open the page.
         port: port of the server. 0 uses any free port.
@@ -103,6 +105,8 @@ def view(
         settings = found.settings("store/", where)
         if found.tags is not None:
             settings["tags"] = "tags.json"
+        if rows is not None:
+            settings["rows"] = {name: list(some) for name, some in rows.items()}
         pages = ViewerPages(settings, found.files(where), found.tags)
         url = stack.enter_context(serve_pages(found.store, pages, host=host, port=port, notify=notify))
         yield f"{url}/"

@@ -21,7 +21,7 @@ const getJson = async (path) => {
 
 async function start() {
   if (location.protocol === "file:") throw new Error("A browser reads no files from here. Run: python -m http.server, in this folder.");
-  const { store, title, tags, findings, runs, notes, path, view } = await settings();
+  const { store, title, tags, findings, runs, notes, path, view, rows } = await settings();
   const source = store && new Source(httpTransport(new URL(store, location.href).href));
   const server = tags && {
     read: () => getJson(tags),
@@ -31,7 +31,7 @@ async function start() {
     },
   };
   const viewer = new Viewer(place, {
-    source, server, title, notes, path, view,
+    source, server, title, notes, path, view, rows,
     findings: findings ? await getJson(findings) : null,
     runs: (runs ?? []).map((run) => ({ name: run.name, read: async () => (await fetch(run.url, { cache: "no-cache" })).text() })),
     address: { read: () => location.hash.slice(1), write: (text) => history.replaceState(null, "", `#${text}`) },

@@ -94,7 +94,8 @@ export class Viewer {
     this.state = new Map(new URLSearchParams(this.settings.address.read()));
     const names = [...this.store.splits.keys()];
     if (!names.length) throw new Error("this store has no splits.");
-    this.split = this.store.splits.get(this.get("split")) ?? this.store.splits.get(names[0]);
+    const first = names.find((name) => this.settings.rows?.[name]?.length) ?? names[0];
+    this.split = this.store.splits.get(this.get("split")) ?? this.store.splits.get(first);
     const size = Number(this.get("size", 150));
     this.grid.tile = SIZES.includes(size) ? size : 150;
     const view = this.get("view", this.settings.view ?? "images");
@@ -162,7 +163,12 @@ export class Viewer {
   /** The images of the split, or the objects of a field of it. */
   async listOf(field) {
     const key = `${this.split.name}/${field}`;
-    if (!this.lists.has(key)) this.lists.set(key, field ? await new Objects(this.split, field).open() : new Images(this.split));
+    if (!this.lists.has(key)) {
+      const list = field ? await new Objects(this.split, field).open() : new Images(this.split);
+      const rows = this.settings.rows && new Set(this.settings.rows[this.split.name]);
+      if (rows) list.filters.limit([...Array(list.size).keys()].filter((item) => rows.has(list.row(item))));
+      this.lists.set(key, list);
+    }
     return this.lists.get(key);
   }
 
