@@ -134,11 +134,19 @@ def _columns(pa: Any, fields: Mapping[str, Field], left_out: Counter[str]) -> It
         elif isinstance(field, TextField):
             yield column, _texts(pa, name)
         elif type(field) is ArrayField:
-            yield column, lambda split, start, stop, name=name: _lists(pa, np.asarray(split[name][start:stop]))
+            yield column, _numbers(pa, name)
         elif not isinstance(field, KeyField | SizeField | ImageField):
             left_out[name] += 1
     for name in sides:
-        yield name, lambda split, start, stop, name=name: pa.array(known_columns(split)[name](start, stop))
+        yield name, _side(pa, name)
+
+
+def _numbers(pa: Any, name: str) -> _Column:
+    return lambda split, start, stop: _lists(pa, np.asarray(split[name][start:stop]))
+
+
+def _side(pa: Any, name: str) -> _Column:
+    return lambda split, start, stop: pa.array(known_columns(split)[name](start, stop))
 
 
 def _text(text: str) -> str:
