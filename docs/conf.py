@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import sys
 import tomllib
 from pathlib import Path
 from types import FunctionType, ModuleType
@@ -15,6 +16,9 @@ import tensorstore_ds
 from tensorstore_ds.version import __version__
 
 HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+import llms  # noqa: E402  # a file beside this one
+
 #: Folders beside this one, and what of them is part of the site.
 NEIGHBORS = {
     "formats": (
@@ -103,6 +107,7 @@ def setup(app: Sphinx) -> None:
     app.connect("source-read", link_to_copies)
     app.connect("source-read", add_tables)
     app.connect("autodoc-process-signature", shorten)
+    app.connect("build-finished", add_texts)
     fold_options()
 
 
@@ -152,6 +157,12 @@ def add_tables(app: Sphinx, docname: str, source: list[str]) -> None:
         source[0] += (
             f"\n## [{text.partition(chr(10))[0]}]({page}.rst)\n\n```{{eval-rst}}\n{table}\n```\n"
         )
+
+
+def add_texts(app: Sphinx, error: Exception | None) -> None:
+    """Write each page as Markdown next to its HTML, and the files for programs that read text."""
+    if error is None and app.builder.format == "html":
+        llms.write(Path(app.outdir), sorted(app.env.found_docs))
 
 
 def fold_options() -> None:
