@@ -18,7 +18,7 @@ from jpeg_files import drawn, jpeg
 from tensorstore_ds import native
 from tensorstore_ds.imaging.codecs import decode_image, read_image_header
 from tensorstore_ds.imaging.jpeg import decode_jpeg, find_restarts, read_header
-from tensorstore_ds.loading import crops
+from tensorstore_ds.loading import crops, decoding
 
 simplejpeg = pytest.importorskip("simplejpeg")
 pytestmark = pytest.mark.skipif(native.core is None, reason=f"no compiled kernels: {native.why_not}")
@@ -223,7 +223,7 @@ def test_without_the_kernels_pixels_are_the_same(
 
     def watched(self: crops.Crops, *args: Any) -> Any:
         found = into(self, *args)
-        done.extend(found.tolist())
+        done.extend(found.ravel().tolist())
         return found
 
     monkeypatch.setattr(crops.Crops, "into", watched)
@@ -231,6 +231,43 @@ def test_without_the_kernels_pixels_are_the_same(
     assert done.count(True) == len(compiled), "the kernels have made none of them"
     monkeypatch.setattr(native, "core", None)
     torch.testing.assert_close(images(), compiled, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("encoding", ["source", "jpeg"])
+@pytest.mark.parametrize("seed", range(4))
+def test_views_that_are_decoded_together_have_the_pixels_of_each(
+    core: Any, stores: dict[str, Path], encoding: str, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parts at several scales, of turned, gray and tiny files; some far from each other are decoded apart."""
+    large, small = tsds.RandomResizedCrop((40, 48), (0.3, 1), seed=seed), tsds.RandomResizedCrop(24, (0.001, 0.2))
+    flipped = tsds.Compose([small, tsds.RandomHorizontalFlip()], seed=seed)
+    exact = tsds.RandomResizedCrop(30, (0.05, 0.5), exact=True, seed=seed)
+    plans = [large, small, exact, flipped, large, tsds.Resize((16, 20)), tsds.transforms.Letterbox(64), small]
+    dataset = tsds.StoreDataset(stores[encoding], "train", fields=("image",), decode=plans)
+    (together,) = tsds.DataLoader(dataset, len(dataset))
+    rows, names = np.arange(len(dataset)), dataset.image_names
+    many = dataset.with_decode([small] * 40)  # more than one call can take
+    views = many.gather(rows).columns
+    monkeypatch.setattr(decoding, "MOST_VIEWS", 1)
+    apart = many.gather(rows).columns
+    assert all(torch.equal(views[name], apart[name]) for name in many.image_names)
+    assert not torch.equal(views["image_0"], views["image_32"])
+    monkeypatch.setattr(native, "core", None)
+    (alone,) = tsds.DataLoader(dataset.with_decode(plans), len(dataset))
+    for name in names:
+        torch.testing.assert_close(together[name], alone[name], rtol=0, atol=0)
+
+
+def test_buffers_of_views_are_checked(core: Any) -> None:
+    job, out, status = np.zeros((2, 2), native.JOB), np.zeros((2, 4, 4, 3), np.uint8), np.zeros((2, 2), np.int32)
+    shared = (np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+    for others in ((out,), ((out, 4),), ((out, 5, 4),), ((out[:1], 4, 4),), ((out, 0, 4),), ((out, 4, 4),) * 40):
+        with pytest.raises((TypeError, ValueError)):
+            core.crops(core.context(), ((b"", b"", b""),), job, out, 4, 4, 3, status, *shared, others)
+    with pytest.raises(ValueError, match="do not fit"):
+        core.crops(core.context(), ((b"", b"", b""),), job[0], out, 4, 4, 3, status[0], *shared, ((out, 4, 4),) * 2)
+    failed = core.crops(core.context(), ((b"", b"", b""),), job, out, 4, 4, 3, status, *shared, ((out, 4, 4),))
+    assert failed == 4 and status.tolist() == [[2, 2], [2, 2]]
 
 
 def test_buffers_that_do_not_fit_are_refused(core: Any) -> None:
@@ -263,6 +300,7 @@ def test_no_job_and_no_byte_can_do_harm(core: Any) -> None:
         table = bytearray(marks[find])
         file = bytearray(data)
         job = job_of(data, size, channels, find, len(table) // (4 if find == 1 else 12), y=(3, 30, 16), x=(5, 40, 16))
+        sound = job.copy()
         for _ in range(int(rng.integers(3))):
             file[int(rng.integers(len(file)))] = int(rng.integers(256))
         if rng.random() < 0.5 and table:
@@ -278,6 +316,11 @@ def test_no_job_and_no_byte_can_do_harm(core: Any) -> None:
         shard = (bytes(file), *(bytes(table) if find == each else b"" for each in (1, 2)))
         core.crops(context, (shard,), job, out, 16, 16, channels, status)
         assert status[0] in range(4)
+        both = np.concatenate([job, job])  # of one image, the first as it was before a number was changed
+        both[0]["y"], both[0]["x"], both[0]["scale"] = sound["y"][0], sound["x"][0], sound["scale"][0]
+        two, shared = np.full(2, 99, np.int32), (np.zeros(1, np.int64), np.zeros(1, np.int64), 0)
+        core.crops(context, (shard,), both, out, 16, 16, channels, two, *shared, ((out.copy(), 16, 16),))
+        assert set(two.tolist()) <= {*range(4)}
         core.index(context, bytes(file))
 
 

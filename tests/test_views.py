@@ -193,11 +193,163 @@ def test_damaged_images_are_replaced_in_all_views(tmp_path: Path) -> None:
         assert torch.equal(batch.columns[name][2], alone), i
 
 
+# --- boxes, keypoints and masks of views ----------------------------------------------------------------------------
+
+
+def annotated(path: Path, sizes: list[tuple[int, int]]) -> Path:
+    """Images with boxes, two keypoints that a flip swaps, and masks if they have one size."""
+    rng, samples = np.random.default_rng(6), []
+    for i, (height, width) in enumerate(sizes):
+        corners = np.sort(rng.random((i % 3, 2, 2)) * (width, height), axis=1)
+        sample = {
+            "image": drawn(height, width, seed=i),
+            "boxes": corners.reshape(-1, 4).astype(np.float32),
+            "keypoints": (rng.random((i % 3, 2, 2)) * (width, height)).astype(np.float32),
+        }
+        if len(set(sizes)) == 1:
+            sample["mask"] = rng.integers(0, 3, (height, width)).astype(np.uint8)
+        samples.append({**sample, "labels": rng.integers(0, 2, i % 3)})
+    store_of(path, samples, ["a", "b", "c"])
+    return path
+
+
+FLIP = tsds.RandomHorizontalFlip(flip_pairs=[(0, 1)])
+VIEWS = [
+    tsds.Compose([CROP, FLIP], seed=1),
+    tsds.Compose([tsds.Resize((60, 70)), tsds.RandomCrop(48)], seed=2),
+    tsds.transforms.Letterbox(64),
+]
+
+
+def same_objects(found: Any, expected: Any) -> None:
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("sizes", [SIZES, [(90, 120)] * 6], ids=["sizes", "one size"])
+def test_what_has_places_moves_with_each_view(tmp_path: Path, sizes: list[tuple[int, int]]) -> None:
+    """As in a data set of one plan alone, which draws by the rows of the view."""
+    path = annotated(tmp_path / "s.tsds", sizes)
+    dataset = tsds.StoreDataset(path, decode=VIEWS)
+    has_masks = "mask" in dataset.fields
+    masks = [f"mask_{view}" for view in range(3)] if has_masks else []
+    members = [*(f"image_{i}" for i in range(3)), *(f"objects_{i}" for i in range(3)), *masks]
+    loader = tsds.DataLoader(dataset, 6, collate="packed")
+    (batch,) = loader
+    assert sorted(batch) == sorted(members)
+    (mixed,) = tsds.DataLoader(tsds.MixedDataset([dataset, dataset.subset([])]), 6, collate="packed")
+    for view, plan in enumerate(VIEWS):
+        alone = tsds.StoreDataset(path, decode=plan)
+        if view == 0 or isinstance(plan, tsds.transforms.Letterbox):
+            (expected,) = tsds.DataLoader(alone, 6, collate="packed")
+            same_objects(batch[f"objects_{view}"], expected["objects"])
+            if has_masks:
+                assert torch.equal(batch[f"mask_{view}"], expected["mask"])
+        same_objects(mixed[f"objects_{view}"], batch[f"objects_{view}"])
+    # The second view: its crop of the resized image follows from the row and the view.
+    rows = fold(1, np.arange(6, dtype=np.uint64))
+    crop = VIEWS[1].transforms[1]
+    keys = crop.keys(fold(2, 1, rows).view(np.int64), 0)
+    params = crop.make_params(keys, (60, 70))
+    split = tsds.open(path)["train"]
+    for row, (height, width) in enumerate(sizes):
+        stored = torch.from_numpy(np.array(split.table("objects")[row]["keypoints"]))
+        corner = torch.stack([params["left"], params["top"]], 1)[row]
+        moved = stored * torch.tensor([70 / width, 60 / height]) - corner
+        lengths = batch["objects_1"]["offsets"].diff()
+        first = int(lengths[:row].sum())
+        labels = batch["objects_1"]["keypoints"][first : first + int(lengths[row])]
+        for point in labels:  # objects without area left are dropped
+            assert (moved - point).abs().amax((1, 2)).min() < 1e-3
+
+
+def test_boxes_of_views_in_every_form(tmp_path: Path) -> None:
+    dataset = tsds.StoreDataset(annotated(tmp_path / "s.tsds", SIZES), decode=VIEWS)
+    listed, padded = (next(iter(tsds.DataLoader(dataset, 6, collate=how))) for how in ("list", "padded"))
+    packed = next(iter(tsds.DataLoader(dataset, 6, collate="packed")))
+    for view in range(3):
+        boxes = torch.cat([each["boxes"] for each in listed[f"objects_{view}"]])
+        assert torch.equal(boxes, packed[f"objects_{view}"]["boxes"])
+        assert torch.equal(padded[f"objects_{view}"]["boxes"][padded[f"objects_{view}"]["mask"]], boxes)
+        same_objects(dataset[4][f"objects_{view}"], listed[f"objects_{view}"][4])
+    by_workers = list(tsds.DataLoader(dataset, 6, num_workers=1, multiprocessing_context="fork"))
+    same_objects(by_workers[0]["objects_1"][5], listed["objects_1"][5])
+
+
+def test_masks_are_padded_with_their_view(tmp_path: Path) -> None:
+    path = annotated(tmp_path / "s.tsds", [(90, 120)] * 6)
+    plans = [tsds.Resize(20), tsds.transforms.Pad(3)]
+    (batch,) = tsds.DataLoader(tsds.StoreDataset(path, decode=plans), 6, collate_images="padded", size_divisor=32)
+    for view, (height, width) in enumerate([(20, 26), (96, 126)]):
+        assert batch[f"mask_{view}"].shape == batch[f"image_{view}_mask"].shape
+        assert (batch[f"mask_{view}"][:, height:] == 255).all()
+        assert (batch[f"mask_{view}"][:, :, width:] == 255).all()
+
+
+# --- batch transforms of views --------------------------------------------------------------------------------------
+
+STRONG = tsds.Compose([FLIP, tsds.transforms.ColorJitter(0.4, 0.4), tsds.transforms.RandomAffine(20)], seed=3)
+WEAK = tsds.Compose([tsds.RandomCrop(24), tsds.Normalize([0.5] * 3, [0.2] * 3)], seed=4)
+
+
+def test_each_view_has_its_transform_and_draws(tmp_path: Path) -> None:
+    """Each equals the transform of this view alone, called with rows that follow from view and row."""
+    path = annotated(tmp_path / "s.tsds", SIZES)
+    dataset = tsds.StoreDataset(path, decode=VIEWS)
+    (before,) = tsds.DataLoader(dataset, 6, collate="packed")
+    for collate in ("packed", "list"):
+        if collate == "list":
+            dataset = tsds.StoreDataset(path, fields=["image"], decode=VIEWS)
+        loader = tsds.DataLoader(dataset, 6, collate=collate, batch_transform=[STRONG, WEAK, STRONG], num_threads=2)
+        loader.set_epoch(2)
+        plain = tsds.DataLoader(dataset, 6, collate=collate)
+        plain.set_epoch(2)
+        (found,), (before,) = loader, plain
+        for view, transform in enumerate([STRONG, WEAK, STRONG]):
+            own = {"image": before[f"image_{view}"]}
+            own |= {"objects": before[f"objects_{view}"]} if collate == "packed" else {}
+            rows = fold(view, np.arange(6, dtype=np.uint64)).view(np.int64) if view else np.arange(6)
+            expected = transform(own, rows, 2)
+            assert torch.equal(found[f"image_{view}"], expected["image"])
+            if collate == "packed":
+                same_objects(found[f"objects_{view}"], expected["objects"])
+    assert not torch.equal(found["image_0"], found["image_2"][..., :40, :56])
+
+
+def test_one_transform_serves_all_views(path: Path) -> None:
+    dataset = tsds.StoreDataset(path, decode=[SMALL, SMALL])
+    one, each = (
+        next(iter(tsds.DataLoader(dataset, 6, batch_transform=transform))) for transform in (STRONG, [STRONG, STRONG])
+    )
+    assert all(torch.equal(one[name], each[name]) for name in one)
+    as_tuple = tsds.StoreDataset(path, decode=[SMALL, SMALL], return_as="tuple")
+    for loader in (
+        tsds.DataLoader(as_tuple, 6, batch_transform=STRONG),
+        tsds.DataLoader(as_tuple, 6, batch_transform=STRONG, num_workers=1, multiprocessing_context="fork"),
+    ):
+        first, second, labels = next(iter(loader))
+        assert torch.equal(first, one["image_0"])
+        assert torch.equal(second, one["image_1"])
+        assert torch.equal(labels, one["label"])
+    called = []
+    tsds.DataLoader(
+        dataset, 6, batch_transform=lambda batch, rows, epoch: called.append([*batch])
+    ).__iter__().__next__()
+    assert called == [["image_0", "image_1", "label"]]
+    drawn_by_torch = tsds.transforms.Views([STRONG, STRONG])(next(iter(tsds.DataLoader(dataset, 6))))
+    assert drawn_by_torch["image_1"].shape == one["image_1"].shape
+
+
 def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     store_of(tmp_path / "d.tsds", detections(), ["a", "b"])
     dataset = tsds.StoreDataset(tmp_path / "d.tsds")
-    with pytest.raises(OptionError, match=r"`decode`: expected fields without .*found objects: use fields=\['image'\]"):
-        dataset.with_decode([CROP, CROP])
+    assert list(dataset.with_decode([CROP, CROP])[0]) == ["image_0", "image_1", "objects_0", "objects_1"]
+    text = r"`decode`: expected several views of .*found objects: use fields=\['image'\]"
+    for options in ({"return_as": "tuple"}, {"transform": dict}, {"as_pil": True}, {"return_as": "torchvision"}):
+        with pytest.raises(OptionError, match=text):
+            tsds.StoreDataset(tmp_path / "d.tsds", decode=[CROP, CROP], **options)
+    with pytest.raises(OptionError, match=text):
+        dataset.with_decode([CROP, CROP]).transform = dict
     advised = tsds.StoreDataset(tmp_path / "d.tsds", fields=["image"], decode=[CROP, CROP])
     for plan, names in ((CROP, ["image"]), (None, ["image"]), ([CROP, CROP], ["image_0", "image_1"])):
         assert list(advised.with_decode(plan)[0]) == names
@@ -206,9 +358,12 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
             advised.with_decode(plans)  # type: ignore[arg-type]
     with pytest.raises(OptionError, match="use `batch_transform`"):
         advised.with_decode([CROP, tsds.transforms.ColorJitter()])  # type: ignore[list-item]
-    loader = tsds.DataLoader(advised, 2, batch_transform=tsds.Compose([tsds.RandomHorizontalFlip()]))
-    with pytest.raises(ValueError, match=r"found the views image_0.*a function as `batch_transform`"):
-        next(iter(loader))
+    batch = next(iter(tsds.DataLoader(advised, 2)))
+    with pytest.raises(ValueError, match=r"found the views image_0.*a list with a transform for each view as"):
+        tsds.Compose([tsds.RandomHorizontalFlip()])(batch)
+    for transforms, decode in (([STRONG], [CROP, CROP]), ([STRONG, lambda *_: 1], [CROP, CROP])):
+        with pytest.raises(OptionError, match=r"`batch_transform`: expected one, or a list for \d views"):
+            tsds.DataLoader(advised, 2, decode=decode, batch_transform=transforms)
     samples = [{"image": each, "image_1": np.float32(1)} for each in files_of("png")]
     store_of(tmp_path / "t.tsds", samples, encoding="source")
     with pytest.raises(OptionError, match="`decode`: expected no field image_1, which is a view"):

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
-from typing import Any, ClassVar, Self, get_args
+from typing import Any, ClassVar, Self, cast, get_args
 
 import numpy as np
 import torch
@@ -124,8 +124,8 @@ class StoreDataset(Samples):
             depend on (their seed, epoch, row). With other loaders than this library's, call `set_epoch`. A list of
             plans creates several views of each image, one for each plan. Samples then have ``image_0``, ``image_1`` and
             so on instead of ``image``, and tuples begin with them. Each file is read once. View 0 uses the random
-            numbers of its plan alone. The other views also use their number, so that two equal plans differ. Fields
-            with coordinates (objects and masks) cannot be loaded with several views. Leave them out with `fields`.
+            numbers of its plan alone. The other views also use their number, so that two equal plans differ. Objects
+            and masks are placed in each view, as ``objects_0``, ``mask_0`` and so on.
         on_error: how to treat an image that cannot be decoded. ``raise`` raises a `SourceError` with the name of the
             sample. ``replace`` takes a random other sample, which depends on (seed, epoch, row), and counts it in
             `replaced`. If 64 such samples are also damaged, the error is raised.
@@ -338,21 +338,24 @@ class StoreDataset(Samples):
                 columns.update(zip(self.image_names, images, strict=True))
         elif not self.whole_images:
             placements = [self.placed(rows)]
-        of_images, dropped, plan = self._rows_of_images(rows), None, self.decode
-        moves = bool(placements) and self._places and not isinstance(plan, Sequence)
+        of_images, dropped = self._rows_of_images(rows), None
+        moves = bool(placements) and self._places
         for name in names:
             if name == "image" and columns.keys() >= {*self.image_names}:
                 continue
-            field = split.fields[name]
+            field, views = split.fields[name], zip(self._columns_of([name]), placements, strict=False)
             if moves and field.moves and isinstance(column := split[name], Column):
-                columns[name] = place_masks(column, of_images, field.unknown or 0, placements[0])
+                outside = field.unknown or 0
+                columns |= {view: place_masks(column, of_images, outside, placed) for view, placed in views}
                 continue
             columns[name] = value = gatherer_of(field).gather(split, name, of_images, pool)
             if isinstance(value, PackedObjects) and self.outlines:
                 columns[name] = value = with_frames(value, of_images, split.image_shapes[of_images, :2])
             if moves and field.moves and isinstance(value, PackedObjects):
-                columns[name] = objects = place_objects(value, placements[0], self._flip_pairs(field))
-                dropped = value.lengths - objects.lengths
+                pairs = self._flip_pairs(field)
+                columns |= {view: place_objects(value, placed, pairs) for view, placed in views}
+                if not isinstance(self.decode, tuple):
+                    dropped = value.lengths - cast(PackedObjects, columns[name]).lengths
         return Batch({name: columns[name] for name in self._columns_of(names)}, rows, self, draw, dropped)
 
     @property
@@ -426,13 +429,10 @@ class StoreDataset(Samples):
     def _check_views(self) -> None:
         if not self.image_names or None in plans_of(self.decode):
             raise refusal("decode", "a plan for each view", list(plans_of(self.decode)))
-        if taken := [name for name in self.image_names if name in self.fields]:
+        views = [view for name in self.fields for view in self._columns_of([name]) if view != name]
+        if taken := [view for view in views if view in self.fields]:
             raise refusal("decode", f"no field {taken[0]}, which is a view: choose other `fields`", taken[0])
-        moving = [name for name in self.fields if self.split.fields[name].moves]
-        if moving:
-            others = [name for name in self.fields if name not in moving]
-            expected = "fields without coordinates beside several views of an image"
-            raise refusal("decode", expected, f"{', '.join(moving)}: use fields={others}")
+        self._check_moving_views()
 
     def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the rows of the split for the data set's `indices`, (n,) int64."""

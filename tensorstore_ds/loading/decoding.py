@@ -33,7 +33,7 @@ from tensorstore_ds.loading.augment.pixels import mirror
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.crew import Loop, share
-from tensorstore_ds.loading.crops import Crops
+from tensorstore_ds.loading.crops import MOST_VIEWS, Crops
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.columns import Column, RaggedColumn, aligned_empty
 from tensorstore_ds.reading.store import Split
@@ -215,8 +215,12 @@ class ImageReader:
         views = [_View(each, pool if one_size else None) for each, one_size in zip(placements, stack, strict=True)]
         if self._crops is not None:
             channels = 3 if self._mixed else int(self.shapes[0, 2])
-            for view in views:
-                view.add_crops(self._crops, rows, channels)
+            stacked = [(view, jobs) for view in views if (jobs := view.stack(channels)) is not None]
+            for first in range(0, len(stacked), MOST_VIEWS):
+                some = stacked[first : first + MOST_VIEWS]
+                decoded = self._crops.into([jobs for _, jobs in some], rows)
+                for (view, _), done in zip(some, decoded.T, strict=True):
+                    view.done = done
             if all(view.is_full for view in views):
                 return [view.images() for view in views]
         windows = [windows_of(each, self.shapes[rows, :2]) for each in placements]
@@ -225,20 +229,20 @@ class ImageReader:
         units = [list(each) for _, each in itertools.groupby(range(len(rows)), lambda i: wanted[i][0])]
 
         def add(unit: list[int]) -> None:
-            pixels, scale = None, 0
+            pixels, asked = None, None
             for i in unit:
                 row, *seen = wanted[i]
                 for view, window in zip(views, seen, strict=True):
                     if view.done[i]:
                         continue
-                    is_own = pixels is None or scale != window.scale or not _has(pixels, window)
+                    is_own = pixels is None or asked is None or not _has(pixels, asked, window)
                     if pixels is None or is_own:
                         try:
                             buffer = None if view.pool is None else _scratch_of(window)
                             pixels = self.read(row, JpegSegment(*window.low, *window.high), window.scale, buffer)
                         except SourceError as error:
                             raise DamagedImageError.at(i, self._split.key(row), error) from error
-                        scale = window.scale
+                        asked = window
                     view.add(i, pixels, window, functools.partial(self._split.key, row), is_own=is_own)
 
         def add_others(loop: Loop) -> None:
@@ -267,16 +271,17 @@ class _View:
         """Whether all images are there."""
         return bool(self.done.all())
 
-    def add_crops(self, crops: Crops, rows: NDArray[np.int64], channels: int) -> None:
-        """Fill the stack with the images that the compiled kernels can decode."""
-        if self.pool is None or channels not in (1, 3) or not len(rows):
-            return
+    def stack(self, channels: int) -> tuple[NDArray[np.uint8], Placements, NDArray[np.int64]] | None:
+        """Return a stack for the images that the compiled kernels can decode, with their placements and scales."""
         placements = self._placements
+        if self.pool is None or channels not in (1, 3) or not len(placements):
+            return None
         low, high = placements.window
-        self._tensor, self._stacked = self.pool.empty(len(rows), ArraySpec("uint8", (*self._sizes[0], channels)))
+        self._tensor, stacked = self.pool.empty(len(placements), ArraySpec("uint8", (*self._sizes[0], channels)))
+        self._stacked = stacked
         if (high - low != placements.size).any():
-            _fill(self._stacked, placements.fill or 0)
-        self.done = crops.into(self._stacked, rows, placements, _scales(placements))
+            _fill(stacked, placements.fill or 0)
+        return stacked, placements, _scales(placements)
 
     def add(self, i: int, pixels: Pixels, window: Window, key: Callable[[], str], *, is_own: bool) -> None:
         """Put image `i` onto its canvas. Its own pixels may be the canvas."""
@@ -319,13 +324,14 @@ def _fill(canvas: NDArray[Any], fill: float) -> None:
         raise refusal("fill", f"a value of {canvas.dtype}", fill) from None
 
 
-def _has(pixels: Pixels, window: Window) -> bool:
-    """Whether pixels that were read for a different window contain this one."""
-    starts, lengths = pixels[1:3], pixels.array.shape[:2]
-    return all(
-        start <= low and high <= start + length * pixels.scale
-        for start, length, low, high in zip(starts, lengths, window.low, window.high, strict=True)
-    )
+def _has(pixels: Pixels, asked: Window, window: Window) -> bool:
+    """Whether pixels that were read for the window `asked` are those of another one.
+
+    Beyond that window, a part of a JPEG file may lack the colors of its neighbors.
+    """
+    is_whole = all(length * pixels.scale >= size for length, size in zip(pixels.array.shape, window.size, strict=False))
+    places = zip(asked.low, window.low, window.high, asked.high, strict=True)
+    return asked.scale == window.scale and (is_whole or all(a <= b and c <= d for a, b, c, d in places))
 
 
 def _spec(pixels: Pixels, size: list[int]) -> ArraySpec:

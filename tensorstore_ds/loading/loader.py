@@ -15,11 +15,13 @@ from typing import Any, Literal, TypeVar, cast
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler, Subset
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
+from tensorstore_ds.loading.augment.compose import Views
 from tensorstore_ds.loading.batches import (
     IndexBatches,
     PersistentBatches,
@@ -145,7 +147,8 @@ class DataLoader(data.DataLoader[Batches]):
         batch_transform: function that is called for every batch on its device, with the batch, the rows of its samples
             in the split, (B,) int64, and the epoch. This library's batch transforms and a `Compose` of them are such
             functions. Their random numbers depend on each sample's row and the epoch. On a CPU, the loader's threads
-            call them. Other functions are called by the thread that iterates.
+            call them. Other functions are called by the thread that iterates. With several views, a transform of this
+            library is applied to each view, with different random numbers. A list has a transform for each view.
         decode: plan that crops and resizes the images of a `StoreDataset` before they are decoded, like its own
             `decode`, or a list of plans for several views. With ``device``, JPEG files (of the encodings ``jpeg`` and
             ``source``) are copied to an NVIDIA GPU, where nvJPEG decodes them, with torchcodec 0.17 or later, or else
@@ -191,7 +194,7 @@ class DataLoader(data.DataLoader[Batches]):
         collate: Collate = "list",
         collate_images: CollateImages = "list",
         size_divisor: int = 1,
-        batch_transform: TransformsBatches | None = None,
+        batch_transform: TransformsBatches | Sequence[nn.Module] | None = None,
         decode: Decode | Literal["device"] | None = None,
         # ... and from where to where it goes.
         num_threads: int | None = None,
@@ -211,6 +214,7 @@ class DataLoader(data.DataLoader[Batches]):
         in_batches = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
+        batch_transform = _of_views(batch_transform, dataset)
         _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
@@ -675,6 +679,20 @@ class DataLoader(data.DataLoader[Batches]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_feed": None}  # a copy has threads of its own
+
+
+def _of_views(
+    transform: TransformsBatches | Sequence[nn.Module] | None, dataset: Dataset[Any]
+) -> TransformsBatches | None:
+    """Return the transforms of all views as one, also a single one for each view. Others do not change."""
+    views = len(dataset.image_names) if isinstance(dataset, Samples) and isinstance(dataset.decode, tuple) else 0
+    if views and isinstance(transform, OfBatches) and not isinstance(transform, Views):
+        return Views([transform] * views)
+    if not isinstance(transform, Sequence) or not views:
+        return cast(TransformsBatches | None, transform)
+    if len(transform) != views or not all(isinstance(each, nn.Module) for each in transform):
+        raise refusal("batch_transform", f"one, or a list for {views} views of `decode`", f"a list of {len(transform)}")
+    return Views(transform)
 
 
 def _check(

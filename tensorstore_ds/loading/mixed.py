@@ -234,7 +234,11 @@ class MixedDataset(Samples):
             if part.rows is None:
                 rows[places[-1]] = batch.rows + start  # replacements of damaged samples have other rows
             maps = self._maps[number]
-            columns = {n: _with_classes(value, maps.get(n), self._fields.get(n)) for n, value in batch.columns.items()}
+            columns = {
+                each: _with_classes(batch.columns[each], maps.get(name), self._fields.get(name))
+                for name in names
+                for each in self._columns_of([name])
+            }
             pieces.append(batch.with_columns(columns))
         columns = {
             name: _interleaved([piece.columns[name] for piece in pieces], places, pool)

@@ -49,12 +49,13 @@ class Padding:
         result: dict[str, Any] = {**columns, **padded}
         for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
             masks = list(columns[name])
-            sizes = padded["image"].image_size.tolist()
+            own = next(image for image in images if name.endswith(image.removeprefix("image")))
+            sizes = padded[own].image_size.tolist()
             found = [list(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in masks]
             if found != sizes:
                 raise ValueError(f"{name}: expected masks of the sizes of their images, {sizes}, found {found}.")
             ignored = np.iinfo(mask.spec.dtype).max if mask.ignored is None else mask.ignored
-            result[name] = _padded(masks, padded["image"].image.shape[-2:], ignored, self.pool)
+            result[name] = _padded(masks, padded[own].image.shape[-2:], ignored, self.pool)
         return result
 
 

@@ -6,7 +6,7 @@ import functools
 import inspect
 import itertools
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Literal, Self, cast
 
 import numpy as np
@@ -283,17 +283,21 @@ class Samples(Dataset[Sample]):
         """Names of a sample's images, which are `image`, or `image_0`, `image_1` and so on if it has several views."""
         if not isinstance(self.decode, tuple):
             return ("image",)
-        return tuple(f"image_{view}" for view in range(len(self.decode)))
+        return views_of("image", len(self.decode))
 
-    def _columns_of(self, names: Iterable[str]) -> list[str]:
+    def _columns_of(self, names: Sequence[str]) -> list[str]:
         """Return the names of a batch's columns for these fields."""
-        return [each for name in names for each in (self.image_names if name == "image" else (name,))]
+        views = len(self.decode) if isinstance(self.decode, tuple) else 0
+        fields = self.schema if views else {}
+        several = {name for name in names if views and (name == "image" or fields[name].moves)}
+        return [each for name in names for each in (views_of(name, views) if name in several else (name,))]
 
     def _with_views(self, fields: Mapping[str, Field]) -> Mapping[str, Field]:
-        """Return fields, with the views of the images by their names."""
+        """Return fields, with the views of the images, and of what has places in them, by their names."""
         if not isinstance(self.decode, tuple) or "image" not in fields:
             return fields
-        return {**fields, **dict.fromkeys(self.image_names, fields["image"])}
+        seen = {name: field for name, field in fields.items() if name == "image" or field.moves}
+        return {**fields, **{view: seen[name] for name in seen for view in views_of(name, len(self.decode))}}
 
     @property
     def _by_sample(self) -> bool:
@@ -417,8 +421,18 @@ class Samples(Dataset[Sample]):
                 found += ": convert with `classes`; a single name, such as face, is the class of all of them"
             raise refusal("return_as=torchvision", "images and objects with boxes and labels", found)
 
+    def _check_moving_views(self) -> None:
+        """Raise an `OptionError` if fields with coordinates would have several views in a form for one."""
+        moving = [name for name in self.fields if self.schema[name].moves]
+        if isinstance(self.decode, tuple) and moving and (self.return_as != "dict" or self._by_sample):
+            others = [name for name in self.fields if name not in moving]
+            expected = 'several views of boxes and masks with `return_as="dict"` and without a `transform` of samples'
+            raise refusal("decode", expected, f"{', '.join(moving)}: use fields={others}")
+
     def _check_transform(self) -> None:
         """Raise an `OptionError` if samples cannot pass through `transform`."""
+        if hasattr(self, "fields"):
+            self._check_moving_views()
         if self._of_images is None or self.transform_of == "image" or not hasattr(self, "fields"):
             return
         chosen = {name: self.schema[name] for name in self.fields}
@@ -439,6 +453,11 @@ class Samples(Dataset[Sample]):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, _pool=BufferPool())
+
+
+def views_of(name: str, count: int) -> tuple[str, ...]:
+    """Return the names of a field's views, such as ``image_0`` and ``image_1``."""
+    return tuple(f"{name}_{view}" for view in range(count))
 
 
 def frozen(decode: Decode | None) -> Decode | None:

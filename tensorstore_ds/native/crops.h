@@ -224,8 +224,20 @@ static int has_result(context *ctx, const results *r) {
     return 1;
 }
 
-static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count, const crop_job *job, int height, int width,
-                      int channels, uint8_t *out) {
+/* A span of the stored image, from an upright one. */
+static span as_stored(span s, int length, int is_mirrored) {
+    return is_mirrored ? (span){length - s.high, length - s.low} : s;
+}
+
+/* A span, and at a scale the pixels of a cover along an axis. */
+static span covering(span s, const crop_cover *cover, int axis, int scale, int length) {
+    int low = cover->low[axis] / scale - 1, high = cover->high[axis] / scale + 2;
+    low = low < 0 ? 0 : low, high = high > length ? length : high;
+    return (span){low < s.low ? low : s.low, high > s.high ? high : s.high};
+}
+
+static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count, const crop_job *job, crop_cover *cover,
+                      int height, int width, int channels, uint8_t *out) {
     if (job->shard < 0 || (size_t)job->shard >= shard_count) return CROP_OTHER;
     const crop_shard *shard = shards + job->shard;
     int s = job->scale;
@@ -247,24 +259,34 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
     if ((code = make_filter(&ctx->across, &job->x, job->width, s, turn[2], &columns)) != CROP_OK) return code;
     int seen_height = rows.high - rows.low, seen_width = columns.high - columns.low;
     int stored_height = (h.height + s - 1) / s, stored_width = (h.width + s - 1) / s;
-    span lines = turn[0] ? columns : rows, places = turn[0] ? rows : columns; /* as stored */
-    if (turn[0] ? turn[2] : turn[1])
-        lines = (span){stored_height - lines.high, stored_height - lines.low};
-    if (turn[0] ? turn[1] : turn[2])
-        places = (span){stored_width - places.high, stored_width - places.low};
+    int mirrors_y = turn[0] ? turn[2] : turn[1], mirrors_x = turn[0] ? turn[1] : turn[2];
+    span lines = as_stored(turn[0] ? columns : rows, stored_height, mirrors_y);
+    span places = as_stored(turn[0] ? rows : columns, stored_width, mirrors_x);
+    span all_lines = lines, all_places = places; /* that are decoded */
+    if (cover) {
+        span y = covering(rows, cover, 0, s, turn[0] ? stored_width : stored_height);
+        span x = covering(columns, cover, 1, s, turn[0] ? stored_height : stored_width);
+        all_lines = as_stored(turn[0] ? x : y, stored_height, mirrors_y);
+        all_places = as_stored(turn[0] ? y : x, stored_width, mirrors_x);
+    }
 
     part p = {.header = &h, .scale = s, .components = h.components};
     plan_planes(&p);
     int unit_height = h.v * 8 / s, unit_width = h.h * 8 / s, around = 0;
     for (int i = 1; i < p.components; i++)
         if (p.planes[i].is_smooth) around = 2; /* chroma is interpolated with the samples beside it */
-    p.top = (lines.low > around ? lines.low - around : 0) / unit_height;
-    p.left = (places.low > around ? places.low - around : 0) / unit_width;
-    p.bottom = (lines.high + around + unit_height - 1) / unit_height;
-    p.right = (places.high + around + unit_width - 1) / unit_width;
+    p.top = (all_lines.low > around ? all_lines.low - around : 0) / unit_height;
+    p.left = (all_places.low > around ? all_places.low - around : 0) / unit_width;
+    p.bottom = (all_lines.high + around + unit_height - 1) / unit_height;
+    p.right = (all_places.high + around + unit_width - 1) / unit_width;
     if (p.bottom > h.down) p.bottom = h.down;
     if (p.right > h.across) p.right = h.across;
+    int32_t kind[11] = {1, s, h.v, h.h, h.height, h.width, h.components};
+    int is_made = cover && !memcmp(cover->made, kind, 7 * sizeof *kind) && cover->made[7] <= p.top &&
+                  cover->made[8] <= p.left && cover->made[9] >= p.bottom && cover->made[10] >= p.right;
+    if (is_made) p.top = cover->made[7], p.left = cover->made[8], p.bottom = cover->made[9], p.right = cover->made[10];
     if ((int64_t)(p.bottom - p.top) * unit_height * (p.right - p.left) * unit_width > MOST_PIXELS) return CROP_OTHER;
+    if (cover) cover->made[0] = 0;
     if (!reserve_planes(ctx, &p)) return CROP_MEMORY;
 
     work w = {.own = ctx, .part = &p, .file = file, .find = FIND_NONE, .final = -1};
@@ -278,9 +300,21 @@ static int crop_image(context *ctx, const crop_shard *shards, size_t shard_count
         w.mark_count = has_restarts ? ((int64_t)h.across * h.down - 1) / h.interval : entry_count(&h);
         if (job->mark_count != w.mark_count) return CROP_OTHER;
     }
-    code = decode(&w);
-    if (code != CROP_OK) return code;
-    repeat_edges(&p);
+    if (!is_made) {
+        code = decode(&w);
+        if (code != CROP_OK) return code;
+        repeat_edges(&p);
+    }
+    if (cover) {
+        kind[7] = p.top, kind[8] = p.left, kind[9] = p.bottom, kind[10] = p.right;
+        memcpy(cover->made, kind, sizeof kind);
+    }
+    int aside = (places.low > around ? places.low - around : 0) / unit_width - p.left; /* units of other crops */
+    p.left += aside;
+    for (int i = 0; i < p.components; i++) {
+        int samples = aside * p.planes[i].across * p.planes[i].size;
+        p.planes[i].samples += samples, p.planes[i].left += samples;
+    }
 
     /* Lines as they are stored begin where the part does; upright ones where the filter's pixels are seen. */
     int part_left = p.left * unit_width, part_width = (p.right - p.left) * unit_width;

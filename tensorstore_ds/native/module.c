@@ -219,6 +219,7 @@ static PyObject *small(PyObject *self, PyObject *args) {
 /* --- crops ---------------------------------------------------------------------------------------------------------- */
 
 #define KEPT_NBYTES ((size_t)16 << 20)
+#define MOST_VIEWS 32
 
 /* A thread's memory, and whether a call is in it. */
 typedef struct {
@@ -270,22 +271,72 @@ static _Atomic int64_t *shared_number(const Py_buffer *buffer) {
     return buffer->len == 8 && (uintptr_t)buffer->buf % 8 == 0 ? buffer->buf : NULL;
 }
 
+/* Where the results of one view are. */
+typedef struct {
+    Py_buffer buffer;
+    int height, width;
+    uint64_t nbytes; /* of an image */
+} crop_view;
+
+/* Whether a view has room for `count` images. */
+static int is_room(crop_view *view, int channels, Py_ssize_t count) {
+    if (view->height < 1 || view->width < 1 || view->height > 0xFFFF || view->width > 0xFFFF) return 0;
+    view->nbytes = (uint64_t)view->height * (uint64_t)view->width * (uint64_t)channels;
+    return (uint64_t)view->buffer.len / view->nbytes == (uint64_t)count && (uint64_t)view->buffer.len % view->nbytes == 0;
+}
+
+static int32_t pixel(double place) { return place > 0 ? place < 0x10000 ? (int32_t)place : 0x10000 : 0; }
+
+/* Adds what a crop needs along an axis, at most; returns how much that is. */
+static double add_axis(crop_cover *cover, int axis, const crop_axis *a, int scale) {
+    double step = a->extent / (a->resized > 0 ? a->resized : 1), reach = (step > scale ? step : scale) + scale;
+    int32_t low = pixel(a->origin + a->first * step - reach);
+    int32_t high = pixel(a->origin + ((double)a->first + a->count) * step + reach + 1);
+    if (low < cover->low[axis]) cover->low[axis] = low;
+    if (high > cover->high[axis]) cover->high[axis] = high;
+    return high - low;
+}
+
+/* All views of an image. Those at one scale are decoded once, if together they need fewer pixels than one by one. */
+static long crop_views(context *memory, const crop_shard *shards, size_t shard_count, crop_job *jobs, const crop_view *views,
+                       int count, size_t image, int channels, int32_t *status) {
+    long failed = 0;
+    for (int scale = 1; scale <= 8; scale *= 2) {
+        crop_cover cover = {{0x10000, 0x10000}, {0, 0}, {0}};
+        double apart = 0;
+        for (int v = 0; v < count; v++)
+            if (jobs[v].scale == scale)
+                apart += add_axis(&cover, 0, &jobs[v].y, scale) * add_axis(&cover, 1, &jobs[v].x, scale);
+        double together = (double)(cover.high[0] - cover.low[0]) * (cover.high[1] - cover.low[1]);
+        for (int v = 0; v < count; v++)
+            if (jobs[v].scale == scale)
+                status[v] = chosen->crop(memory, shards, shard_count, jobs + v, together < apart ? &cover : NULL,
+                                         views[v].height, views[v].width, channels,
+                                         (uint8_t *)views[v].buffer.buf + image * views[v].nbytes);
+    }
+    for (int v = 0; v < count; v++) failed += status[v] != CROP_OK;
+    return failed;
+}
+
 /* crops(context, ((file, restarts, entries), ...), jobs, out, height, width, channels, status,
- *       taken, oldest, number) -> failed
+ *       taken, oldest, number, ((out, height, width), ...)) -> failed
  *
- * Without the last three: all jobs. With them: jobs that no other thread has taken (`taken` counts them), as long as
- * `oldest` is not below `number`: a thread then leaves its loop for an older one. */
+ * Without `taken`, `oldest` and `number`: all images. With them: images that no other thread has taken (`taken` counts
+ * them), as long as `oldest` is not below `number`: a thread then leaves its loop for an older one. The last argument
+ * has more views: then `jobs` and `status` have one of each image after the other. */
 static PyObject *crops(PyObject *self, PyObject *args) {
     (void)self;
-    PyObject *capsule, *tuple;
-    Py_buffer jobs, out, status, taken = {0}, oldest = {0};
+    PyObject *capsule, *tuple, *others = NULL;
+    Py_buffer jobs, status, taken = {0}, oldest = {0};
+    crop_view outs[MOST_VIEWS] = {0};
     long long number = 0;
-    int height, width, channels;
-    if (!PyArg_ParseTuple(args, "OO!y*w*iiiw*|w*y*L", &capsule, &PyTuple_Type, &tuple, &jobs, &out, &height, &width,
-                          &channels, &status, &taken, &oldest, &number))
+    int channels;
+    if (!PyArg_ParseTuple(args, "OO!y*w*iiiw*|w*y*LO!", &capsule, &PyTuple_Type, &tuple, &jobs, &outs[0].buffer,
+                          &outs[0].height, &outs[0].width, &channels, &status, &taken, &oldest, &number, &PyTuple_Type,
+                          &others))
         return NULL;
     PyObject *result = NULL;
-    Py_ssize_t shards = PyTuple_Size(tuple), held = 0;
+    Py_ssize_t shards = PyTuple_Size(tuple), held = 0, outs_held = 1, more = others ? PyTuple_Size(others) : 0;
     Py_buffer *buffers = calloc((size_t)shards * 3 + 1, sizeof *buffers);
     crop_shard *views = calloc((size_t)shards + 1, sizeof *views);
     own_context *own = NULL;
@@ -305,17 +356,29 @@ static PyObject *crops(PyObject *self, PyObject *args) {
             *parts[k] = (bytes_view){buffers[held].buf, (size_t)buffers[held].len};
         }
     }
-    Py_ssize_t count = jobs.len / (Py_ssize_t)sizeof(crop_job);
-    if (jobs.len % (Py_ssize_t)sizeof(crop_job) || height < 1 || width < 1 || height > 0xFFFF || width > 0xFFFF ||
-        (channels != 1 && channels != 3) || status.len != 4 * count || (uintptr_t)status.buf % 4) {
+    if (more >= MOST_VIEWS) {
+        PyErr_SetString(PyExc_ValueError, "crops: too many views");
+        goto done;
+    }
+    for (; outs_held <= more; outs_held++) {
+        crop_view *view = outs + outs_held;
+        PyObject *three = PyTuple_GetItem(others, outs_held - 1);
+        if (!PyTuple_Check(three) || !PyArg_ParseTuple(three, "w*ii", &view->buffer, &view->height, &view->width)) {
+            if (!PyErr_Occurred()) PyErr_SetString(PyExc_TypeError, "crops: expected a tuple for each view");
+            goto done;
+        }
+    }
+    Py_ssize_t job_count = jobs.len / (Py_ssize_t)sizeof(crop_job), count = job_count / outs_held;
+    if (jobs.len % (Py_ssize_t)sizeof(crop_job) || job_count % outs_held || (channels != 1 && channels != 3) ||
+        status.len != 4 * job_count || (uintptr_t)status.buf % 4) {
         PyErr_SetString(PyExc_ValueError, "crops: buffers do not fit each other");
         goto done;
     }
-    uint64_t nbytes = (uint64_t)height * (uint64_t)width * (uint64_t)channels;
-    if ((uint64_t)out.len / nbytes != (uint64_t)count || (uint64_t)out.len % nbytes) {
-        PyErr_SetString(PyExc_ValueError, "crops: `out` does not fit the jobs");
-        goto done;
-    }
+    for (Py_ssize_t v = 0; v < outs_held; v++)
+        if (!is_room(outs + v, channels, count)) {
+            PyErr_SetString(PyExc_ValueError, "crops: `out` does not fit the jobs");
+            goto done;
+        }
     _Atomic int64_t alone = 0, *next = taken.obj ? shared_number(&taken) : &alone, zero = 0;
     const _Atomic int64_t *first = oldest.obj ? shared_number(&oldest) : &zero;
     if (!next || !first || !taken.obj != !oldest.obj) {
@@ -328,12 +391,11 @@ static PyObject *crops(PyObject *self, PyObject *args) {
     while (!oldest.obj || atomic_load_explicit(first, memory_order_relaxed) >= number) {
         int64_t i = atomic_fetch_add_explicit(next, 1, memory_order_relaxed);
         if (i < 0 || i >= count) break;
-        crop_job job; /* a copy: what was checked is what is used */
-        memcpy(&job, (const char *)jobs.buf + (size_t)i * sizeof job, sizeof job);
-        int code = chosen->crop(own->memory, views, (size_t)shards, &job, height, width, channels,
-                                (uint8_t *)out.buf + (size_t)i * (size_t)nbytes);
-        ((int32_t *)status.buf)[i] = code;
-        failed += code != CROP_OK;
+        crop_job each[MOST_VIEWS]; /* copies: what was checked is what is used */
+        int32_t *codes = (int32_t *)status.buf + i * outs_held;
+        memcpy(each, (const char *)jobs.buf + (size_t)(i * outs_held) * sizeof *each, (size_t)outs_held * sizeof *each);
+        for (Py_ssize_t v = 0; v < outs_held; v++) codes[v] = CROP_OTHER; /* of no known scale */
+        failed += crop_views(own->memory, views, (size_t)shards, each, outs, (int)outs_held, (size_t)i, channels, codes);
     }
     Py_END_ALLOW_THREADS
     leave(own);
@@ -341,7 +403,8 @@ static PyObject *crops(PyObject *self, PyObject *args) {
 done:
     while (held) PyBuffer_Release(&buffers[--held]);
     free(buffers), free(views);
-    PyBuffer_Release(&jobs), PyBuffer_Release(&out), PyBuffer_Release(&status);
+    while (outs_held) PyBuffer_Release(&outs[--outs_held].buffer);
+    PyBuffer_Release(&jobs), PyBuffer_Release(&status);
     if (taken.obj) PyBuffer_Release(&taken);
     if (oldest.obj) PyBuffer_Release(&oldest);
     return result;

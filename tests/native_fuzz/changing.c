@@ -31,7 +31,7 @@ static int crop(context *own, bytes_view file, bytes_view table, const crop_job 
     pixel_sums sums;
     kernels_plain.index(own, file, &entries, &sums);
     memset(out, 0, SIDE * SIDE * 3);
-    return kernels_plain.crop(own, &shard, 1, job, SIDE, SIDE, job->components, out);
+    return kernels_plain.crop(own, &shard, 1, job, NULL, SIDE, SIDE, job->components, out);
 }
 
 int main(int count, char **arguments) {

@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     crop_shard shard = {{own_file, size - table}, {own_marks, table}, {own_marks, table}};
     const jpeg_entry *entries;
     pixel_sums sums;
-    kernels_plain.crop(own, &shard, 1, &job, 32, 32, job.reserved & 1 ? 1 : 3, out);
+    kernels_plain.crop(own, &shard, 1, &job, NULL, 32, 32, job.reserved & 1 ? 1 : 3, out);
     kernels_plain.index(own, shard.file, &entries, &sums);
     decode_and_encode(own, shard.file);
     free(own_marks), free(own_file);

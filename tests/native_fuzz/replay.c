@@ -45,7 +45,7 @@ static void run_crops(FILE *to) {
         pixel_sums sums;
         size_t nbytes = (size_t)sizes[0] * sizes[1] * sizes[2];
         uint8_t *out = calloc(1, nbytes);
-        int code = kernels_plain.crop(own, &shard, 1, &job, (int)sizes[0], (int)sizes[1], (int)sizes[2], out);
+        int code = kernels_plain.crop(own, &shard, 1, &job, NULL, (int)sizes[0], (int)sizes[1], (int)sizes[2], out);
         print_digest(to, "crop", code, out, code == CROP_OK ? nbytes : 0);
         int64_t count = kernels_plain.index(own, file, &entries, &sums);
         print_digest(to, "index", (long)count, entries, count > 0 ? (size_t)count * sizeof *entries : 0);

@@ -223,7 +223,7 @@ def check_images(batch: Mapping[str, Any]) -> Tensor:
         if images is None and "image_0" in batch:
             raise ValueError(
                 "batch['image']: expected one image a sample, found the views image_0, ... of several decode plans. "
-                "Pass a function as `batch_transform`, which calls a transform with a different `seed` for each view."
+                "Pass a list with a transform for each view as `batch_transform`, or use `Views`."
             )
         found = tuple(images.shape) if isinstance(images, Tensor) else type(images).__name__
         expected = "expected a tensor (B, C, H, W)"

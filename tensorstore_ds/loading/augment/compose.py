@@ -154,5 +154,69 @@ class Compose(OfBatches):
         return result
 
 
+class Views(OfBatches):
+    """Apply a transform to each of several views, each with its own random numbers.
+
+    A loader makes it of a list of transforms, and of a single one for all views. Members of view 1 are `image_1`,
+    `objects_1`, `mask_1`, `image_1_mask` and `image_1_size`. Other members are passed through. View 0 has the random
+    numbers of its transform alone.
+
+    >>> crop, small = tsds.RandomResizedCrop(32), tsds.RandomResizedCrop(16)
+    >>> photos = tsds.StoreDataset("photos.tsds", "train")
+    >>> flip = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.transforms.ColorJitter(0.4)])
+    >>> loader = tsds.DataLoader(photos, 4, decode=[crop, crop, small], batch_transform=[flip, flip, flip])
+    >>> [tuple(image.shape) for name, image in next(iter(loader)).items() if name.startswith("image")]
+    [(4, 3, 32, 32), (4, 3, 32, 32), (4, 3, 16, 16)]
+
+    Args:
+        transforms: a transform of batches for each view. They may be the same.
+    """
+
+    def __init__(self, transforms: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.transforms = nn.ModuleList(transforms)
+
+    @property
+    def _has_no_state(self) -> bool:
+        return super()._has_no_state and all(map(_has_no_state, self.transforms))
+
+    @property
+    def _mixes_samples(self) -> bool:
+        return any(isinstance(step, OfBatches) and step._mixes_samples for step in self.transforms)
+
+    def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
+        """Transform a batch. A tuple begins with the images of all views, which alone are transformed."""
+        if not isinstance(batch, tuple):
+            return self.transform_batch(batch, rows, epoch)
+        each = zip(self.transforms, batch, self._rows(rows, epoch), strict=False)
+        return *(transform((image,), own, epoch)[0] for transform, image, own in each), *batch[len(self.transforms) :]
+
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
+        result = dict(batch)
+        for view, (transform, own) in enumerate(zip(self.transforms, self._rows(rows, epoch), strict=True)):
+            names = {name: _of_view(name, view) for name in (*PIXELS, "objects")}
+            seen = {name: batch[named] for name, named in names.items() if named in batch}
+            more = (pool,) if _has_no_state(transform) else ()
+            change = transform.transform_batch if _has_no_state(transform) else transform
+            result |= {names[name]: value for name, value in change(seen, own, epoch, *more).items()}
+        return result
+
+    def _rows(self, rows: Rows | None, epoch: int | None) -> list[NDArray[np.int64] | None]:
+        """Return the rows that each view draws by."""
+        if rows is None:
+            return [None] * len(self.transforms)
+        first = check_rows(rows, epoch, len(rows))
+        return [
+            fold(view, first.view(np.uint64)).view(np.int64) if view else first for view in range(len(self.transforms))
+        ]
+
+
+def _of_view(name: str, view: int) -> str:
+    """Return the name of a view's member, such as ``image_1_mask``."""
+    return name.replace("image", f"image_{view}", 1) if name.startswith("image") else f"{name}_{view}"
+
+
 def _has_no_state(transform: Any) -> TypeGuard[OfBatches]:
     return isinstance(transform, OfBatches) and transform._has_no_state
