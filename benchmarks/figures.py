@@ -1,4 +1,4 @@
-"""``python -m benchmarks.figures``: docs/figures.md, its chart and the README's table, out of the results as JSON."""
+"""``python -m benchmarks.figures``: docs/figures.md and the README's chart, out of the results as JSON."""
 
 from __future__ import annotations
 
@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.gpu.run import PARTS, shown
-from benchmarks.loading import SMALL_BATCH, Ways, best
+from benchmarks.loading import SMALL_BATCH
 from benchmarks.measure import FIGURE_HEAD, RESULTS, ROOT, figures_of, table
-from benchmarks.peers import MEMCPY, OURS
+from benchmarks.peers import OURS
 from benchmarks.torchvision_transforms import BY_IMAGE, WHOLE
 
-PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/loading.png", ROOT / "README.md"
+PAGE, CHART, README = ROOT / "docs/figures.md", ROOT / "docs/photographs.svg", ROOT / "README.md"
 BEGIN, END = "<!-- figures begin -->", "<!-- figures end -->"
-PHOTOGRAPHS_CHART = ROOT / "docs/photographs.png"
-INDEX, HEADLINE = ROOT / "docs/index.md", ("<!-- headline begin -->", "<!-- headline end -->")
 #: Left out of the machine's description: the same everywhere, or of no weight.
 _UNSAID = ("tensorstore-ds", "torchvision")
 
@@ -26,12 +24,19 @@ _UNSAID = ("tensorstore-ds", "torchvision")
 ROUNDS = 7
 
 Result = Mapping[str, Any]
-_Bar = tuple[str, Mapping[str, Any], str]  # its name, the way that it shows, its label
+#: The bars of the chart: the loader, how it keeps photographs, and its name there.
+_BARS = (
+    (OURS.title, "jpeg", "tensorstore-ds, jpeg"),
+    (OURS.title, "source", "tensorstore-ds, source (default)"),
+    ("FFCV", "jpg", "FFCV"),
+    ("files (DALI)", "", "DALI on the CPU, files"),
+    ("files (torchvision)", "", "torchvision, files"),
+)
 
 _HEAD = """# Figures
 
 `python -m benchmarks` measures these figures and generates this page from `benchmarks/results/`, which also contains
-each round. `benchmarks/README.md` describes each measurement. Everything was measured on a CPU.
+each round. `benchmarks/README.md` describes each measurement. All sections but [On a GPU](#on-a-gpu) are from a CPU.
 
 A ratio is the quotient of two medians, of 7 rounds unless a row shows their number. The range of the rounds follows in
 brackets. A line below each table names the machine and the date:
@@ -39,11 +44,9 @@ brackets. A line below each table names the machine and the date:
 """
 _LOADING = """## Loading
 
-The table shows images per second, in shuffled epochs from the page cache. "Ours: 5 x" means that this project's
-loader is 5x faster. The loaders took turns, each as its documentation advises, with two threads or two workers. Each
-delivered every sample once.
-
-![Images per second of every loader, as bars](loading.png)"""
+Images per second in shuffled epochs from the page cache, rounded, with the range of the rounds. The loaders took turns,
+each as its documentation advises, and each delivered every sample once. "Times slower" compares with the first row, if
+both have two threads or two worker processes, and if their ranges do not overlap."""
 _PHOTOGRAPHS = """## Photographs
 
 Epochs of JPEG photographs from the page cache. The loaders take turns, with 2 threads or 2 worker processes, unless a
@@ -198,69 +201,59 @@ def _gpu(result: Result) -> list[str]:
 
 
 def _races(result: Result) -> list[str]:
-    """A row per loader and mode, a column per data set."""
-    races = result["races"]
-    cells: dict[str, list[str]] = {}
-    for place, one in enumerate(races):
-        for way in one["ways"]:
-            small = f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else ""
-            title = f"{way['title']} {way['version']}".strip()
-            row = cells.setdefault(f"{title}, {way['mode']}{small}".rstrip(", "), [""] * len(races))
-            row[place] = f"not measured: {way['reason']}" if way["rate"] is None else _rate(way)
-    ours = [name for name in cells if name.startswith(OURS.title)]
-    rows = [[f"**{name}**", *cells[name]] for name in ours]
-    rows += [[name, *row] for name, row in cells.items() if name not in ours]
-    return ["\n".join(table(("", *(one["title"] for one in races)), rows, right=1))]
+    """A table per data set, a row per loader and mode, this project's first."""
+    parts = []
+    head = ("", "images per second", "range", "times slower")
+    for one in result["races"]:
+        ways = sorted(one["ways"], key=lambda way: way["title"] != OURS.title)
+        rows = [_race_row(way, ways[0]) for way in ways]
+        parts += [f"**{one['title']}**", "\n".join(table(head, rows, right=1))]
+    return parts
 
 
-def _rate(way: Mapping[str, Any]) -> str:
-    """Median rate; in brackets the range and number of rounds, as far as they are known, and the speedup of ours.
+def _race_row(way: Mapping[str, Any], ours: Mapping[str, Any]) -> list[str]:
+    small = f", batch {SMALL_BATCH}" if way["batch_size"] == SMALL_BATCH else ""
+    title = f"{way['title']} {way['version']}".strip()
+    title = f"{title}, {way['mode']}{small}".rstrip(", ")
+    title = f"**{title}**" if way["title"] == OURS.title else title
+    if way["rate"] is None:
+        return [title, f"not measured: {way['reason']}", "", ""]
+    seconds = way["seconds"]
+    few = f"; {len(seconds)} rounds" if len(seconds) < ROUNDS else ""
+    spread = f"{_rounded(1 / max(seconds))} to {_rounded(1 / min(seconds))}{few}"
+    return [title, _rounded(way["rate"]), spread, _slower(way, ours)]
 
-    >>> _rate({"title": "FFCV", "rate": 50.0, "ratio": 2.0}), _rate({"title": "tensorstore-ds", "rate": 100.0})
-    ('50 (ours: 2.0 x)', '**100**')
-    >>> _rate({"title": "FFCV", "rate": 50.0, "ratio": 2.0, "seconds": [0.02, 0.04]})
-    '50 (25 to 50; 2 rounds; ours: 2.0 x)'
+
+def _slower(way: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """How much slower a way is, where that can be said.
+
+    >>> ours = {"title": "tensorstore-ds", "rate": 100.0, "seconds": [0.009, 0.011]}
+    >>> _slower({"title": "FFCV", "mode": "raw, 2 threads", "rate": 50.0, "seconds": [0.02, 0.04]}, ours)
+    '2.0'
+    >>> _slower({"title": "memcpy", "mode": "2 threads", "rate": 90.0, "seconds": [0.01, 0.02]}, ours)
+    'ranges overlap'
+    >>> _slower({"title": "memcpy", "mode": "1 thread", "rate": 90.0, "seconds": [0.01, 0.02]}, ours)
+    ''
     """
-    rate = f"{way['rate']:,.0f}"
-    if way["title"] == OURS.title:
-        rate, ratio = f"**{rate}**", ""
-    else:
-        ratio = f"ours: {_times(way['ratio'])}" if way["ratio"] else ""
-    seconds = way.get("seconds", ())
-    spread = f"{1 / max(seconds):,.0f} to {1 / min(seconds):,.0f}" if seconds else ""
-    rounds = f"{len(seconds)} round{'s' if len(seconds) > 1 else ''}" if 0 < len(seconds) < ROUNDS else ""
-    words = "; ".join(filter(None, (spread, rounds, ratio)))
-    return f"{rate} ({words})" if words else rate
+    if way["title"] == OURS.title or not re.search(r"\b2 (threads|workers)", way["mode"]):
+        return ""
+    if min(way["seconds"]) < max(ours["seconds"]):
+        return "ranges overlap"
+    return _times(ours["rate"] / way["rate"]).removesuffix(" x")
+
+
+def _rounded(rate: float) -> str:
+    """Whole thousands, of slower ways whole hundreds.
+
+    >>> _rounded(115_410), _rounded(3_668), _rounded(526.4)
+    ('115,000', '3,700', '526')
+    """
+    return f"{round(rate, -3 if rate >= 10_000 else -2 if rate >= 1_000 else 0):,.0f}"
 
 
 def _times(ratio: float) -> str:
     decimals = 0 if ratio >= 9.95 else 1 if ratio >= 1 else 2
     return f"{ratio:,.{decimals}f} x"
-
-
-def short_table(result: Result) -> str:
-    """The README's: six rows, each the best use of its kind."""
-    races = result["races"]
-    rows = [
-        [name, *(_rate(way) if way else "" for way in (_best(one["ways"], title) for one in races))]
-        for name, title in (
-            (f"**{OURS.title}**", OURS.title),
-            ("`memcpy` of the same bytes, one thread", MEMCPY.title),
-            ("`memcpy` of the same bytes, two threads", MEMCPY.modes[1]),
-            ("FFCV, best raw mode", "FFCV"),
-            ("TensorDataset + DataLoader, best configuration", "TensorDataset + DataLoader"),
-            ("files: torchvision + DataLoader", "files ("),
-        )
-    ]
-    head = ("images per second", *(one["title"] for one in races))
-    return "\n".join([*table(head, rows, right=1), "", measured_on(result)])
-
-
-def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
-    titles = [way["title"] for way in ways if way["title"].startswith(title) and way["rate"]]
-    if title == MEMCPY.modes[1]:  # which `best` leaves out
-        return next((way for way in ways if (way["title"], way["mode"]) == (MEMCPY.title, title) and way["rate"]), None)
-    return best(ways, titles[0]) if titles else None
 
 
 # --- photographs --------------------------------------------------------------------------------------------------
@@ -269,7 +262,7 @@ def _best(ways: Ways, title: str) -> Mapping[str, Any] | None:
 def _photographs(result: Result) -> list[str]:
     """A table per task, then the targets, by the clock and by CPU time."""
     parts = [f"Medians of the photographs: {result['photographs']}."]
-    parts += ["![Images per second of photographs, as bars](photographs.png)"]
+    parts += [f"![Images per second of training crops, as bars]({CHART.name})"]
     head = ("", "kB per image", "images per second", "images per CPU second")
     for one in result["races"]:
         rows = [_photograph_row(way) for way in one["ways"]]
@@ -433,97 +426,69 @@ _OWN_FIGURES = ("photographs", "photograph_kernels", "gpu")
 # --- files --------------------------------------------------------------------------------------------------------
 
 
-def headline(result: Result) -> str:
-    """The one figure of the site's first page: of this project's loader, on the first data set."""
-    first, machine = result["races"][0], result["machine"]
-    way = _best(first["ways"], OURS.title)
-    assert way is not None
-    where = f"{machine['cpu']}, {machine['cores']}"
-    rate = f"The loader gives **{way['rate']:,.0f} images per second**"
-    return f"{rate} ({first['title']}, on {where}).\n[All figures](figures.md)."
+def chart_of(result: Result) -> str:
+    """The README's: the chart, and how it was measured."""
+    machine = result["machine"]
+    where = f"{machine['cores']} of an {machine['cpu']}, 2 threads or workers"
+    return (
+        f"![Images per second of training crops: tensorstore-ds, FFCV, DALI, torchvision](docs/{CHART.name})\n\n"
+        f"`RandomResizedCrop(224)` of photographs of ImageNet, {where}: medians of {ROUNDS} rounds.\n"
+        "[All figures](docs/figures.md), with ranges and missed targets."
+    )
 
 
-def text_with(text: str, put: str, begin: str = BEGIN, end: str = END) -> str:
-    """A page, such as the README, with a table or a line between its marks."""
-    return re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n\n{put}\n\n{end}", text, flags=re.DOTALL)
+def text_with(text: str, put: str) -> str:
+    """A page, such as the README, with a text between its marks."""
+    return re.sub(f"{BEGIN}.*{END}", lambda _: f"{BEGIN}\n\n{put}\n\n{END}", text, flags=re.DOTALL)
 
 
-def draw(result: Result, file: Path) -> None:
-    """A panel per data set: a bar per loader in its best use, the longest first, on a linear scale that begins at 0.
-
-    Where `memcpy` alone would make all other bars short, its bar is cut, and says so.
-    """
-    panels = []
-    for one in result["races"]:
-        titles = dict.fromkeys(way["title"] for way in one["ways"] if way["rate"])
-        ways = sorted((best(one["ways"], title) for title in titles), key=lambda way: way["rate"])
-        longest = 1.25 * max(way["rate"] for way in ways if way["title"] != MEMCPY.title)
-        bars = [(_short_name(way), way, _bar_label(way, cut=way["rate"] > longest)) for way in ways]
-        panels.append((one["title"], bars, longest))
-    _draw_bars("Images per second, shuffled epochs from the page cache", panels, file)
-
-
-def draw_photographs(result: Result, file: Path) -> None:
-    """A panel per task, a bar per loader and use, the longest first."""
-    panels = []
-    for one in result["races"]:
-        ways = sorted((way for way in one["ways"] if way["rate"]), key=lambda way: way["rate"])
-        bars = [(photograph_title({**way, "version": ""}), way, f"{way['rate']:,.0f}") for way in ways]
-        panels += [(_PANELS[one["task"]], bars, max(way["rate"] for way in ways))] if ways else []
-    _draw_bars("Photographs: images per second", panels, file, room=1.3)
-
-
-_PANELS = {"train": "training crops", "validate": "validation crops", "detect": "whole images and boxes"}
-
-
-def _draw_bars(
-    title: str, panels: Sequence[tuple[str, Sequence[_Bar], float]], file: Path, *, room: float = 2.45
-) -> None:
-    """Each panel has a title, bars, and the length at which they are cut; `room` is the width in longest bars."""
-    from tensorstore_ds.annex.pictures.sheet import EDGE, EVAL, FADED, INK, sheet
-
-    heights = [len(bars) + 1.6 for _, bars, _ in panels]
-    with sheet(file, 5.2, 0.29 * sum(heights) + 0.4) as figure:
-        figure.suptitle(title, fontsize=11.5, x=0.01, ha="left")
-        every = figure.subplots(len(panels), 1, height_ratios=heights, squeeze=False)[:, 0]
-        for axes, (name, bars, longest) in zip(every, panels, strict=True):
-            colors = [{OURS.title: EVAL, MEMCPY.title: EDGE}.get(way["title"], FADED) for _, way, _ in bars]
-            lengths = [min(way["rate"], longest) for _, way, _ in bars]
-            drawn = axes.barh([short for short, _, _ in bars], lengths, color=colors, height=0.74)
-            axes.bar_label(drawn, [label for _, _, label in bars], padding=4, fontsize=10, color=INK)
-            axes.set_xlim(0, room * max(lengths))
-            axes.set_xticks([])
-            axes.tick_params(axis="y", labelsize=10, length=0)
-            axes.spines["bottom"].set_visible(False)
-            axes.set_title(name, fontsize=10.5)
-
-
-def _short_name(way: Mapping[str, Any]) -> str:
-    """What a loader is called beside its bar.
-
-    >>> _short_name({"title": "TensorDataset + DataLoader"}), _short_name({"title": "files (ImageFolder)"})
-    ('TensorDataset', 'files (ImageFolder)')
-    """
-    return str(way["title"].removesuffix(" + DataLoader"))
-
-
-def _bar_label(way: Mapping[str, Any], *, cut: bool) -> str:
-    if way["title"] == OURS.title:
-        return f"{way['rate']:,.0f}"
-    return _rate({**way, "seconds": ()}) + (", cut" if cut else "")
+def draw(result: Result) -> str:
+    """The chart as SVG, for light and dark themes: a bar per loader with its median, and a line over its range."""
+    (race,) = (one for one in result["races"] if one["task"] == "train")
+    left, width, row = 265, 760, 34
+    ways = [
+        next(w for w in race["ways"] if (w["title"], w["mode"]) == bar[:2] and w.get("threads") != 1) for bar in _BARS
+    ]
+    scale = (width - left - 80) * min(min(way["seconds"]) for way in ways)
+    parts = []
+    for place, (way, (title, _, name)) in enumerate(zip(ways, _BARS, strict=True)):
+        y = 44 + row * place
+        low, middle, high = (
+            round(scale * each) for each in (1 / max(way["seconds"]), way["rate"], 1 / min(way["seconds"]))
+        )
+        kind = "ours" if title == OURS.title else "other"
+        shown = f"{round(way['rate'], -1 if way['rate'] < 1000 else -2):,.0f}"
+        parts += [
+            f'<text class="text" x="{left - 10}" y="{y + 16}" text-anchor="end">{name}</text>',
+            f'<rect class="{kind}" x="{left}" y="{y}" width="{middle}" height="22" rx="3"/>',
+            f'<path class="range" d="M{left + low} {y + 11}H{left + high}"/>',
+            f'<text class="text" x="{left + high + 10}" y="{y + 16}">{shown}</text>',
+        ]
+    height = 44 + row * len(_BARS) + 6
+    light = ".page{fill:#fff}.text{fill:#1a2029}.other{fill:#9aa7ba}.ours{fill:#d55e00}.range{stroke:#1a2029}"
+    dark = ".page{fill:#12161d}.text{fill:#e7ebf1}.other{fill:#56627a}.ours{fill:#e8792b}.range{stroke:#e7ebf1}"
+    style = f"svg{{font:15px system-ui,sans-serif}}{light}@media (prefers-color-scheme:dark){{{dark}}}"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+            'aria-label="Images per second of training crops, as bars">',
+            f"<style>{style}</style>",
+            f'<rect class="page" width="{width}" height="{height}" rx="8"/>',
+            f'<text class="text" x="{left}" y="26" font-weight="600">Training crops of photographs per second</text>',
+            *parts,
+            "</svg>\n",
+        ]
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Write the page, the README's table, and, where there is matplotlib, the charts."""
+    """Write the page and the README's chart."""
     argparse.ArgumentParser(prog="python -m benchmarks.figures", description=__doc__).parse_args(arguments)
     results = load_results()
     PAGE.write_text(page(results))
-    if "loading" in results:
-        README.write_text(text_with(README.read_text(), short_table(results["loading"])))
-        INDEX.write_text(text_with(INDEX.read_text(), headline(results["loading"]), *HEADLINE))
-        draw(results["loading"], CHART)
     if "photographs" in results:
-        draw_photographs(results["photographs"], PHOTOGRAPHS_CHART)
+        README.write_text(text_with(README.read_text(), chart_of(results["photographs"])))
+        CHART.write_text(draw(results["photographs"]))
 
 
 if __name__ == "__main__":

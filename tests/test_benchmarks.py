@@ -14,7 +14,7 @@ from PIL import Image
 
 from benchmarks import figures, torchvision_transforms, training
 from benchmarks.__main__ import MEASUREMENTS, main
-from benchmarks.figures import CHART, HEADLINE, INDEX, PAGE, README, headline, load_results, page, short_table
+from benchmarks.figures import CHART, PAGE, README, chart_of, draw, load_results, page
 from benchmarks.gpu.run import PARTS, main as gpu
 from benchmarks.loading import data_of, entries_of
 from benchmarks.measure import Settings
@@ -68,18 +68,18 @@ def test_a_measurement_becomes_a_file_and_the_page(tmp_path: Path, monkeypatch: 
         assert [file.name for file in (tmp_path / "out").iterdir()] == ["one.json"] and written == pages
 
 
-def test_pages_are_made_of_the_results(tmp_path: Path) -> None:
+def test_pages_are_made_of_the_results() -> None:
     assert set(RESULTS) <= {*MEASUREMENTS, "gpu"}
     assert PAGE.read_text() == page(RESULTS), "python -m benchmarks.figures writes it"
-    readme, index = README.read_text(), INDEX.read_text()
-    assert readme == figures.text_with(readme, short_table(RESULTS["loading"]))
-    assert index == figures.text_with(index, headline(RESULTS["loading"]), *HEADLINE)
-    (rate,) = re.findall(r"\*\*([\d,]+) images per second\*\*", index)
-    assert f"**tensorstore-ds** | **{rate}** (" in readme
-    pytest.importorskip("matplotlib")
-    figures.draw(RESULTS["loading"], tmp_path / "chart.png")
-    with Image.open(tmp_path / "chart.png") as image, Image.open(CHART) as committed:
-        assert image.size == committed.size and len(image.convert("RGB").getcolors(10**6) or ()) > 10
+    readme = README.read_text()
+    assert readme == figures.text_with(readme, chart_of(RESULTS["photographs"]))
+    assert CHART.read_text() == draw(RESULTS["photographs"])
+
+
+def test_the_readme_has_no_other_figures_than_the_page() -> None:
+    text = re.sub(r"^```.*?^```", "", README.read_text(), flags=re.MULTILINE | re.DOTALL)
+    rates = re.findall(r"\d+,\d{3}", text)
+    assert rates and {*rates} <= {*re.findall(r"\d+,\d{3}", PAGE.read_text())}
 
 
 @pytest.mark.parametrize("command", [main, gpu])

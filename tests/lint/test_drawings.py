@@ -22,9 +22,3 @@ def test_the_diagrams_of_the_pages_are_what_the_script_draws() -> None:
     for name, draw in script["DIAGRAMS"].items():
         assert (ROOT / "docs" / name).read_text("utf-8") == draw().svg(), "run: python docs/draw_diagrams.py"
         assert f"]({name})" in pages, name
-
-
-def test_the_terminal_shows_what_the_pages_of_the_commands_show() -> None:
-    script = runpy.run_path(str(ROOT / "docs" / "draw_terminal.py"))
-    assert script["PICTURE"].read_text("utf-8") == script["draw"](), "run: python docs/draw_terminal.py"
-    assert f"](docs/{script['PICTURE'].name})" in (ROOT / "README.md").read_text("utf-8")

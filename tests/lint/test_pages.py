@@ -58,6 +58,7 @@ NOT_RUN = {
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",
     "README.md: pip install": "installs; the commands after it are those of docs/quickstart.md and docs/training.md",
+    "README.md: mnist.tsds": "what the commands have printed of the real MNIST",
     "examples/README.md: tsds convert photos": "test_examples.py does it from Python",
     "examples/README.md: -import torchvision": "test_examples.py compares it with the files",
 }

@@ -1,7 +1,12 @@
-"""The README and the first steps in other languages have the structure, code, figures and links of the English ones."""
+"""The README and the first steps in other languages have the structure, code, figures and links of the English ones.
+
+Each ends with a mark: the digest of the English prose that was translated. If the English page changes, translate the
+change, then run ``python tests/lint/test_translations.py``, which writes the marks.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from pathlib import Path
 
@@ -34,7 +39,7 @@ def rows(text: str) -> list[int]:
 
 
 def targets(path: Path) -> list[str]:
-    """What links lead to, from the root of the repository; pages of a language lead to the English ones."""
+    """What links lead to, from the root of the repository."""
     found = re.findall(r"\]\(([^)\s]+)\)", prose(path.read_text("utf-8")))
     found = [each for each in found if not each.startswith("README")]  # of the other languages
     return sorted(
@@ -43,9 +48,20 @@ def targets(path: Path) -> list[str]:
     )
 
 
+def in_language(target: str, language: str) -> str:
+    """The translated page of an English one, where there is one."""
+    translated = target.replace("docs/", f"docs/{language}/", 1)
+    return translated if (ROOT / translated.partition("#")[0]).is_file() else target
+
+
+def mark(text: str) -> str:
+    """The last line of a translation of this text."""
+    return f"<!-- of {hashlib.sha256(prose(text).encode()).hexdigest()[:16]} -->"
+
+
 def numbers(text: str) -> list[str]:
     """Figures in tables and texts, without what divides thousands."""
-    joined = re.sub(r"(?<=\d)[, ](?=\d{3}\b)", "", prose(text))
+    joined = re.sub(r"(?<=\d)[, ](?=\d{3}\b)|<!-- of .*", "", prose(text))
     return sorted(re.findall(r"\d+(?:\.\d+)*", joined))
 
 
@@ -55,7 +71,15 @@ def test_a_translation_is_kept_in_step(english: Path, other: Path) -> None:
     assert levels(translated) == levels(text)
     assert code(translated) == code(text)
     assert rows(translated) == rows(text)
-    assert targets(other) == targets(english)
+    language = "zh-CN" if "zh-CN" in other.as_posix() else "ru"
+    assert targets(other) == sorted(in_language(target, language) for target in targets(english))
     assert numbers(translated) == numbers(text)
-    written = "[\u4e00-\u9fff]" if "zh-CN" in other.as_posix() else "[\u0400-\u04ff]"
+    written = "[\u4e00-\u9fff]" if language == "zh-CN" else "[\u0400-\u04ff]"
     assert len(re.findall(written, translated)) > len(text) / 8
+    assert translated.splitlines()[-1] == mark(text), "translate what changed, then run this file as a script"
+
+
+if __name__ == "__main__":
+    for english, other in PAIRS:
+        lines = [line for line in other.read_text("utf-8").splitlines() if not line.startswith("<!-- of ")]
+        other.write_text("\n".join([*lines, mark(english.read_text("utf-8")), ""]), "utf-8")
