@@ -375,7 +375,8 @@ def from_flat(cls: type[Any], given: Mapping[str, Any], strict: Set[str] | None 
         if not own:
             continue
         if made.get(slot) is not None and slot not in parts:
-            if wrong := next((name for name in own if strict is None or name in strict), ""):
+            own = [name for name in own if parts[name] is not None and (strict is None or name in strict)]
+            if wrong := next(iter(own), ""):
                 kind = type(made[slot]).__name__
                 raise OptionError(f"`{wrong}` is a part of `{slot}`, which is given as {kind}(...): leave it out.")
             continue  # a name that another value has, too

@@ -48,7 +48,7 @@ def samples(store: tsds.Store, split: str = "train") -> dict[str, tuple[bytes, s
 WAYS: list[dict[str, Any]] = [
     {},
     {"layout": "zarr"},
-    {"size": (8, 8), "fit": "crop", "color": "gray"},
+    {"fit": tsds.Fit((8, 8), "crop"), "color": "gray"},
     {"encoding": "jpeg"},
     {"encoding": "source"},
     {"encoding": "raw"},

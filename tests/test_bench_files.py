@@ -72,7 +72,7 @@ def test_colors_and_sizes_are_those_of_the_store(tmp_path: Path) -> None:
             pixels = rng.integers(0, 256, (20 + i, 30, 3), np.uint8)
             Image.fromarray(pixels).save(tmp_path / "source" / name / f"{i}.png")
     for fit in ("crop", "pad"):
-        store = convert(tmp_path / "source", tmp_path / f"{fit}.tsds", size=(8, 10), fit=fit, color="gray")
+        store = convert(tmp_path / "source", tmp_path / f"{fit}.tsds", fit=tsds.Fit((8, 10), fit), color="gray")
         raw = opened(store, tmp_path / "source", LABELLED, tmp_path)
         assert [tuple(raw.dataset[i][0].shape) for i in range(4)] == [(1, 8, 10)] * 4
 

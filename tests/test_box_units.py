@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from tensorstore_ds.conversion.values import ImageTiles, ObjectCrops
 
 FRACTIONS = {"a": [(0.1, 0.1, 0.5, 0.75), (0.25, 0.5, 1.0, 1.0)], "b": [(0.0, 0.2, 0.5, 0.4)]}
 SIZES = {"a": (60, 80), "b": (40, 20)}
@@ -52,7 +53,10 @@ def test_fractions_are_told_and_converted(tmp_path: Path) -> None:
     assert not any("within 0 and 1" in note for note in silent.notes)
 
 
-@pytest.mark.parametrize("how", [{"objects": "crops"}, {"tiles": (32, 32)}, {"key_prefix": "x/"}, {"size": (30, 40)}])
+HOW = [{"cut": ObjectCrops()}, {"cut": ImageTiles(32)}, {"key_prefix": "x/"}, {"size": (30, 40)}]
+
+
+@pytest.mark.parametrize("how", HOW)
 def test_fractions_become_pixels_before_all_else(tmp_path: Path, how: dict[str, object]) -> None:
     pixels = {
         name: [tuple(np.array(box) * (SIZES[name][::-1] * 2)) for box in found] for name, found in FRACTIONS.items()

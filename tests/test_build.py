@@ -283,6 +283,7 @@ OTHER = {
 }
 
 
+@pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize("name", [name for name in flags(ConvertOptions) if name in OTHER])
 def test_any_option_that_changes_is_refused_or_changes_no_byte(folders, out, tmp_path, name):
     """Whatever is changed between two runs: the store is that of a fresh conversion, or there is none."""

@@ -182,7 +182,9 @@ def test_an_image_that_cannot_be_decoded(tmp_path: Path) -> None:
     at = data.index(b"IDAT")
     data[at + 40 : at + 60] = bytes(20)
     place.write_bytes(data)
-    tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding="source", check="headers"))
+    tsds.convert(
+        root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, encoding=tsds.conversion.SourceFiles(check="headers"))
+    )
     found = tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(min_class=0))
     assert [(sample.key, "damaged" in message) for sample, message in found.unreadable] == [("train/cat/1.png", True)]
     assert found.drop == {"train": (1,)}

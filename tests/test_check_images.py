@@ -62,7 +62,7 @@ def checked(path: Path, **options: Any) -> tsds.checking.CheckFindings:
 @pytest.mark.parametrize("ending", ["png", "jpg"])
 @pytest.mark.parametrize(
     "convert",
-    [{"encoding": "source"}, {"size": (64, 64), "fit": "stretch"}, {"size": (96, 160)}],
+    [{"encoding": "source"}, {"fit": tsds.Fit((64, 64), "stretch")}, {"size": (96, 160)}],
     ids=str,
 )
 def test_planted_images_are_named_and_no_others(tmp_path: Path, ending: str, convert: dict[str, Any]) -> None:

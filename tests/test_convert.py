@@ -68,7 +68,7 @@ def test_pixels_labels_and_keys_are_the_sources(folders, tmp_path, count):
 
 def test_statistics_of_jpeg_files_are_those_of_the_pixels_that_were_encoded(tmp_path):
     images = [np.random.default_rng(i).integers(0, 256, (20 + i, 30, 3), np.uint8) for i in range(5)]
-    store = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding="jpeg", quality=20)
+    store = store_of(tmp_path / "s.tsds", [{"image": image} for image in images], encoding=tsds.Jpeg(20))
     pixels = np.concatenate([image.reshape(-1, 3) for image in images]) / 255
     np.testing.assert_allclose(store["train"].statistics["image"]["mean"], pixels.mean(0), rtol=1e-12)
     np.testing.assert_allclose(store["train"].statistics["image"]["std"], pixels.std(0), rtol=1e-9)
@@ -344,7 +344,7 @@ def test_finished_shards_are_used_again(folders, tmp_path):
 
 def test_other_options_are_refused_with_what_differs(folders, tmp_path):
     interrupted(folders, tmp_path / "s.tsds", 9, IN_SHARDS)
-    options = ConvertOptions(workers=0, shard_nbytes=60, size=(6, 5), fit="crop")
+    options = ConvertOptions(workers=0, shard_nbytes=60, fit=tsds.Fit((6, 5), "crop"))
     with pytest.raises(tsds.OptionError, match=r"`fit` was pad, is now crop; `size` was not given, is now \(6, 5\)"):
         tsds.convert(folders, tmp_path / "s.tsds", options)
     assert tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS).resumed == 4

@@ -16,6 +16,7 @@ import tensorstore_ds as tsds
 from labelling_files import write
 from small_stores import tsds as command
 from tensorstore_ds.annex.openers import tiff
+from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging import picture
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
@@ -62,7 +63,7 @@ def test_all_tiles_of_all_images(
 ) -> None:
     source = folder(tmp_path / "s", suffix)
     out = tmp_path / "o.tsds"
-    tsds.convert(source, out, tiles=size, overlap=overlap, workers=workers)
+    tsds.convert(source, out, cut=ImageTiles(size, overlap=overlap), workers=workers)
     split, images = tsds.open(out)["train"], pictures()
     expected = [
         (f"{'xy'[i % 2]}/{name}.{suffix}", y, x, images[name], i % 2)
@@ -95,7 +96,7 @@ def test_large_tiff_is_read_only_where_a_tile_is(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(tiff.TiffImage, "read", watched)
     # The image has more pixels than the limit, which the tiles keep to.
-    tsds.convert(tmp_path / "s", tmp_path / "o.tsds", tiles=64, workers=0, max_pixels=5000)
+    tsds.convert(tmp_path / "s", tmp_path / "o.tsds", cut=ImageTiles(64), workers=0, max_pixels=5000)
     split = tsds.open(tmp_path / "o.tsds")["train"]
     for row in range(len(split)):
         x, y = map(int, split["source_box"][row][:2])
@@ -111,7 +112,7 @@ def test_an_image_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         return decode(*args, **options)
 
     monkeypatch.setattr(picture, "open_decoded", counted)
-    tsds.convert(source, tmp_path / "o.tsds", tiles=16, workers=0)
+    tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(16), workers=0)
     assert len(decoded) <= len(SIZES) + 1  # the first one also tells what the rows are
 
 
@@ -147,8 +148,9 @@ def annotated(count: int = 6) -> list[dict[str, Any]]:
 def test_objects_and_masks_of_a_tile(tmp_path: Path, min_visibility: float, size: tuple[int, int]) -> None:
     samples = annotated(2)
     names = ("p", "q", "r", "s")
-    options: dict[str, Any] = {"workers": 0, "classes": names, "min_visibility": min_visibility}
-    summary = tsds.convert(samples, tmp_path / "o.tsds", tiles=size, **options)
+    options: dict[str, Any] = {"workers": 0, "classes": names}
+    tiles = ImageTiles(size, min_visibility=min_visibility)
+    summary = tsds.convert(samples, tmp_path / "o.tsds", cut=tiles, **options)
     assert not summary.skipped  # what is in another tile is no problem
     split = tsds.open(tmp_path / "o.tsds")["train"]
     places = [(y, x) for y in starts(100, size[0], 0.2) for x in starts(170, size[1], 0.2)]
@@ -180,7 +182,7 @@ def test_empty_tiles_are_chosen_by_their_share(tmp_path: Path, share: float) -> 
         {"key": f"{i}", "image": np.zeros((80, 80, 3), np.uint8), "boxes": box, "labels": np.zeros(1, np.int64)}
         for i in range(40)
     ]
-    options: dict[str, Any] = {"workers": 0, "classes": ("x",), "tiles": 8, "overlap": 0, "empty_tiles": share}
+    options: dict[str, Any] = {"workers": 0, "classes": ("x",), "cut": ImageTiles(8, overlap=0, empty=share)}
     tsds.convert(samples, tmp_path / "o.tsds", **options)
     split = tsds.open(tmp_path / "o.tsds")["train"]
     counts = [len(split["objects"][row]["boxes"]) for row in range(len(split))]
@@ -194,7 +196,7 @@ def test_empty_tiles_are_chosen_by_their_share(tmp_path: Path, share: float) -> 
 
 def test_tiles_of_an_image_stay_in_one_split(tmp_path: Path) -> None:
     samples = annotated(10)
-    options: dict[str, Any] = {"workers": 0, "classes": tuple("pqrs"), "tiles": 64}
+    options: dict[str, Any] = {"workers": 0, "classes": tuple("pqrs"), "cut": ImageTiles(64)}
     tsds.convert(samples, tmp_path / "o.tsds", split_into={"train": 0.5, "val": 0.5}, **options)
     tsds.convert(samples, tmp_path / "one.tsds", **options)
     tsds.editing.split_store(tmp_path / "one.tsds", tmp_path / "p.tsds", {"train": 0.5, "val": 0.5})
@@ -223,10 +225,10 @@ def labelled(root: Path, *images: list[dict[str, Any]]) -> Path:
 def test_wrong_boxes_are_told_of_once(tmp_path: Path) -> None:
     source = labelled(tmp_path / "s", shapes([1, 1, 30, 30], [100, 5, 120, 9]), shapes([2, 2, 50, 30]))
     with pytest.raises(SourceError, match=r"0\.png: object 2 of 2"):
-        tsds.convert(source, tmp_path / "o.tsds", tiles=32, workers=0)
-    skipped = tsds.convert(source, tmp_path / "o.tsds", tiles=32, workers=0, on_error="skip")
+        tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(32), workers=0)
+    skipped = tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(32), workers=0, on_error="skip")
     assert (skipped.skipped, skipped.rows) == ({"box-outside": 1}, {"train": 12})
-    whole = tsds.convert(source, tmp_path / "p.tsds", tiles=32, workers=0, on_error="skip-image")
+    whole = tsds.convert(source, tmp_path / "p.tsds", cut=ImageTiles(32), workers=0, on_error="skip-image")
     assert whole.rows == {"train": 6}
 
 
@@ -234,27 +236,28 @@ def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     source = folder(tmp_path / "s")
     (source / "x/bad.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
     with pytest.raises(SourceError, match=r"bad.png: this image's header is damaged"):
-        tsds.convert(source, tmp_path / "o.tsds", tiles=32, workers=0)
+        tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(32), workers=0)
     data = (source / "y/b.png").read_bytes()
     (source / "y/b.png").write_bytes(data[: len(data) // 2])
-    summary = tsds.convert(source, tmp_path / "o.tsds", tiles=64, workers=0, on_error="skip")
+    summary = tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(64), workers=0, on_error="skip")
     keys = [tsds.open(summary.path)["train"].key(row) for row in range(summary.rows["train"])]
     assert {key.partition("#")[0] for key in keys} == {"x/a.png", "x/c.png", "y/d.png"}
 
 
 def test_tiles_with_other_options(tmp_path: Path) -> None:
     source = folder(tmp_path / "s")
-    summary = tsds.convert(source, tmp_path / "o.tsds", tiles=64, size=16, encoding="jpeg", color="gray", workers=0)
+    options = {"size": 16, "encoding": "jpeg", "color": "gray"}
+    summary = tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(64), workers=0, **options)
     split = tsds.open(summary.path)["train"]
     with Image.open(io.BytesIO(bytes(split["image"][0]))) as image:
         assert (image.size, image.mode) == ((16, 16), "L")
-    found = tsds.estimate(source, tiles=64, workers=1)
+    found = tsds.estimate(source, cut=ImageTiles(64), workers=1)
     assert found.rows == summary.rows and found.sizes == {"64x64": summary.rows["train"]}
 
 
 def test_append_cuts_as_the_store_was_cut(tmp_path: Path) -> None:
     source = folder(tmp_path / "s")
-    before = tsds.convert(source, tmp_path / "o.tsds", tiles=64, workers=0)
+    before = tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(64), workers=0)
     Image.fromarray(pictures()["a"][::-1].copy()).save(source / "x/later.png")
     tsds.append(tmp_path / "o.tsds", source)
     split = tsds.open(tmp_path / "o.tsds")["train"]
@@ -263,6 +266,7 @@ def test_append_cuts_as_the_store_was_cut(tmp_path: Path) -> None:
     assert added == [f"x/later.png#{y:05d},{x:05d}" for y, x in places]
 
 
+@pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -284,7 +288,7 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], message
 
 def test_a_stream_is_not_cut(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="`tiles`: expected a folder, a file or a list, found a stream"):
-        tsds.convert(iter(annotated(1)), tmp_path / "o.tsds", tiles=64, classes=tuple("pqrs"))
+        tsds.convert(iter(annotated(1)), tmp_path / "o.tsds", cut=ImageTiles(64), classes=tuple("pqrs"))
 
 
 def test_the_command(tmp_path: Path) -> None:

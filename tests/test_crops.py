@@ -16,6 +16,7 @@ import tensorstore_ds as tsds
 from labelling_files import write
 from small_stores import tsds as command
 from tensorstore_ds.conversion.crops import SOURCE_BOX
+from tensorstore_ds.conversion.values import ObjectCrops
 from tensorstore_ds.errors import OptionError, SourceError
 
 HEIGHT, WIDTH = 20, 30
@@ -43,7 +44,7 @@ def source(root: Path, *images: list[dict[str, Any]]) -> Path:
 
 
 def crops(path: Path, out: Path, **options: Any) -> tsds.Store:
-    tsds.convert(path, out, tsds.ConvertOptions(objects="crops", **{"workers": 0, **options}))
+    tsds.convert(path, out, tsds.ConvertOptions(**{"cut": ObjectCrops(), "workers": 0, **options}))
     return tsds.open(out)
 
 
@@ -62,7 +63,7 @@ def test_each_object_is_a_sample(tmp_path: Path) -> None:
         [],
         [shape("dog", [1, 1], [7, 5])],
     )
-    split = crops(path, tmp_path / "o.tsds", margin=0)["train"]
+    split = crops(path, tmp_path / "o.tsds", cut=ObjectCrops(margin=0))["train"]
     assert rows(split, "key") == ["0.png#0", "0.png#1", "2.png#0"]
     assert rows(split, SOURCE_BOX)[1].tolist() == [20, 10, 28, 18]
     assert split["label"][:].tolist() == [0, 1, 1]
@@ -89,7 +90,7 @@ def test_any_box(
     (x1, x2), (y1, y2) = sorted(corners[:2]), sorted(corners[2:])
     box = np.clip([x1, y1, x2, y2], 0, [WIDTH, HEIGHT, WIDTH, HEIGHT])
     path = source(root / "s", [shape("cat", [x1, y1], [x2, y2])])
-    options: dict[str, Any] = {"margin": margin} | ({"size": size} if size else {})
+    options: dict[str, Any] = {"cut": ObjectCrops(margin)} | ({"size": size} if size else {})
     if not (box[0] < box[2] and box[1] < box[3] and x2 - x1 >= 1 and y2 - y1 >= 1):
         with pytest.raises(SourceError):
             crops(path, root / "o.tsds", **options)
@@ -111,7 +112,7 @@ def test_any_box(
 
 def test_a_size_takes_more_of_the_image_instead_of_borders(tmp_path: Path) -> None:
     path = source(tmp_path / "s", [shape("cat", [10, 8], [14, 10])])
-    split = crops(path, tmp_path / "o.tsds", size=(4, 4), margin=0)["train"]
+    split = crops(path, tmp_path / "o.tsds", size=(4, 4), cut=ObjectCrops(margin=0))["train"]
     np.testing.assert_array_equal(split["image"][0], pixels(0)[7:11, 10:14])
     assert split["objects"][0]["boxes"].tolist() == [[0, 1, 4, 3]]
 
@@ -120,7 +121,7 @@ def test_coordinates_that_are_fractions_and_small_objects(tmp_path: Path) -> Non
     write(tmp_path / "s", {"labels/0.txt": "0 0.5 0.5 0.2 0.4\n1 0.5 0.5 0.05 0.5\n", "classes.txt": "cat\ndog\n"})
     (tmp_path / "s/images").mkdir()
     Image.fromarray(pixels(0)).save(tmp_path / "s/images/0.png")
-    split = crops(tmp_path / "s", tmp_path / "o.tsds", margin=0, min_side=2)["train"]
+    split = crops(tmp_path / "s", tmp_path / "o.tsds", cut=ObjectCrops(0, min_side=2))["train"]
     np.testing.assert_array_equal(split["image"][0], pixels(0)[6:14, 12:18])
     assert len(split) == 1
     left_out = [json.loads(line) for line in (tmp_path / "o.tsds/skipped.jsonl").read_text().splitlines()]
@@ -138,7 +139,7 @@ def test_no_image_is_in_two_splits(tmp_path: Path) -> None:
 def test_workers_and_a_plan_make_the_same_store(tmp_path: Path) -> None:
     path, out = source(tmp_path / "s", *[ROW] * 6), tmp_path / "plan.tsds"
     stores = [crops(path, tmp_path / f"{n}.tsds", size=(8, 8), workers=n) for n in (0, 2)]
-    tsds.clusters.plan(path, out, tsds.ConvertOptions(objects="crops", size=(8, 8)), tasks=1)
+    tsds.clusters.plan(path, out, tsds.ConvertOptions(cut=ObjectCrops(), size=(8, 8)), tasks=1)
     tsds.clusters.convert_task(out, 0, workers=0)
     tsds.clusters.commit(out)
     for name in ("image", SOURCE_BOX):
@@ -154,10 +155,10 @@ def test_another_margin_does_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(SourceError):
         crops(path, tmp_path / "o.tsds", **options)
     (path / "1.png").write_bytes(broken)
-    for name, value in (("margin", 0.2), ("min_side", 2)):
+    for name, cut in (("margin", ObjectCrops(0.2)), ("min_side", ObjectCrops(min_side=2))):
         with pytest.raises(OptionError, match=f"finished shards of another conversion .* `{name}` was"):
-            crops(path, tmp_path / "o.tsds", **options, **{name: value})
-    made = tsds.ConvertOptions(objects="crops", workers=0, **options)
+            crops(path, tmp_path / "o.tsds", cut=cut, **options)
+    made = tsds.ConvertOptions(cut=ObjectCrops(), workers=0, **options)
     assert tsds.convert(path, tmp_path / "o.tsds", made).resumed == 1
 
 
@@ -165,9 +166,7 @@ def test_jpeg_files_of_differing_sizes(tmp_path: Path) -> None:
     path = source(tmp_path / "s", [shape("cat", [2, 2], [12, 10]), shape("cat", [2, 2], [12, 18])])
     store = crops(path, tmp_path / "o.tsds", encoding="jpeg")
     assert store["train"]["size"][:].tolist() == [[10, 12], [20, 12]]
-    assert tsds.convert(path, tmp_path / "raw.tsds", tsds.ConvertOptions(objects="crops", workers=0)).rows == {
-        "train": 2
-    }
+    assert tsds.convert(path, tmp_path / "raw.tsds", cut=ObjectCrops(), workers=0).rows == {"train": 2}
 
 
 def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
@@ -177,7 +176,7 @@ def test_what_makes_no_sense_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="`margin` belongs to"):
         tsds.ConvertOptions(margin=0.5)
     with pytest.raises(SourceError, match="expected objects that are large enough, found none"):
-        crops(path, tmp_path / "o.tsds", min_side=100)
+        crops(path, tmp_path / "o.tsds", cut=ObjectCrops(min_side=100))
     plain = tmp_path / "plain"
     plain.mkdir()
     Image.fromarray(pixels(0)).save(plain / "a.png")
@@ -192,7 +191,7 @@ def test_bad_boxes_are_named_or_left_out_and_counted_as_boxes(tmp_path: Path) ->
     found = r"0\.png: object 2: expected a box inside of the image, found \(42, 2, 52, 10\)"
     with pytest.raises(SourceError, match=found):
         crops(path, tmp_path / "o.tsds", size=(8, 8))
-    summary = tsds.convert(path, tmp_path / "o.tsds", objects="crops", on_error="skip", workers=0)
+    summary = tsds.convert(path, tmp_path / "o.tsds", cut=ObjectCrops(), on_error="skip", workers=0)
     assert (summary.rows, summary.skipped) == ({"train": 1}, {"box-outside": 2})
     assert (summary.skipped_boxes, summary.skipped_images) == (2, 0)
 

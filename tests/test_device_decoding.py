@@ -131,7 +131,7 @@ def test_damage_that_the_decoder_finds_is_named(tmp_path: Path) -> None:
     data = paths[2].read_bytes()
     scan = data.index(b"\xff\xda")
     paths[2].write_bytes(data[: scan + 30])
-    kept = tsds.ConvertOptions(workers=0, encoding="source", check="headers")
+    kept = tsds.ConvertOptions(workers=0, encoding=tsds.conversion.SourceFiles(check="headers"))
     tsds.convert(tmp_path / "s", tmp_path / "s.tsds", kept)
     with pytest.raises(SourceError, match=r"2\.jpg"):
         list(on(CPU, tsds.DataLoader(tsds.StoreDataset(tmp_path / "s.tsds"), 4)))

@@ -37,7 +37,7 @@ KINDS: dict[str, tuple[Mapping[str, Any], Mapping[str, bytes]]] = {
     "gray and color": ({"shard_nbytes": 100}, {"test/bee/1.png": pixels(6, 5, 3), "notes.doc": b""}),
     "divided": ({"split_into": {"train": 0.7, "val": 0.3}, "seed": 5, "classes": ("bee", "ant")}, {}),
     "labels of names": ({"shard_nbytes": 100, "label_from": r"(ee|nt)/\d"}, {}),
-    "tiles": ({"shard_nbytes": 30, "tiles": 4, "overlap": 0}, {}),
+    "tiles": ({"shard_nbytes": 30, "cut": tsds.conversion.ImageTiles(4, overlap=0)}, {}),
     "files of sizes": ({"shard_nbytes": 200}, {"test/bee/1.png": pixels(6, 5, 3), "test/bee/3.png": pixels(9, 9)}),
 }
 #: A Writer and an iterator end shards of these by the samples so far.
@@ -178,7 +178,7 @@ def test_stopped_and_begun_again(kind: str, expected: Callable[[str], tuple[Path
 def test_every_format(name: str, more: Mapping[str, Any], tmp_path: Path, out: Path) -> None:
     """What a scan has found comes through a plan."""
     source = shown(name, tmp_path / "src")
-    options = {"shard_nbytes": 1, "on_error": "skip", "size": (8, 8), "fit": "stretch", **more}
+    options = {"shard_nbytes": 1, "on_error": "skip", "fit": tsds.Fit((8, 8), "stretch"), **more}
     by_convert(source, tmp_path / "one.tsds", options)
     by_tasks(source, out, options, tasks=3)
     assert contents(out) == contents(tmp_path / "one.tsds")

@@ -16,22 +16,22 @@ import test_source_contract as contract
 from tensorstore_ds.imaging.picture import WholePicture
 
 SKIP = {"on_error": "skip"}
+TILES = tsds.conversion.ImageTiles(16)
 OPTIONS: list[dict[str, Any]] = [
     {},
     SKIP,
     {"size": (24, 24)},
-    {"size": (24, 24), "fit": "crop", "min_visibility": 0.5, **SKIP},
+    {"fit": tsds.Fit((24, 24), "crop", min_visibility=0.5), **SKIP},
     {"encoding": "jpeg", "on_error": "skip-image"},
-    {"encoding": "jpeg", "max_side": 30, **SKIP},
+    {"encoding": "jpeg", "fit": tsds.conversion.Shrink(30), **SKIP},
     {"encoding": "source"},
     {"encoding": "source", **SKIP},
-    {"encoding": "source", "check": "headers"},
-    {"encoding": "raw", "quality": 95, "fit": "crop"},
+    {"encoding": tsds.conversion.SourceFiles(check="headers")},
     {"color": "rgb", **SKIP},
-    {"objects": "crops", **SKIP},
-    {"tiles": (16, 16), "color": "rgb", "check": "headers", **SKIP},
-    {"tiles": (16, 16)},
-    {"quality": 95, **SKIP},
+    {"cut": tsds.conversion.ObjectCrops(), **SKIP},
+    {"cut": TILES, "color": "rgb", **SKIP},
+    {"cut": TILES},
+    {"encoding": tsds.conversion.Auto(quality=95), **SKIP},
 ]
 NAMES = [" ".join(map(str, options.values())) or "none" for options in OPTIONS]
 
@@ -112,8 +112,8 @@ FOLDERS = {
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_of_photographs(kind: str, options: dict[str, Any], tmp_path: Path) -> None:
     """A dry run decodes some samples, here all of them, but not all tiles."""
-    if kind == "damaged" and "tiles" in options:
-        options = {**options, "tiles": None}
+    if kind == "damaged" and options.get("cut") == TILES:
+        options = {**options, "cut": None}
     for name in ("cat", "dog"):
         for i in range(5):
             FOLDERS[kind](tmp_path / "in" / name, i)

@@ -803,7 +803,7 @@ def test_crops_of_an_image_stay_together(tmp_path: Path) -> None:
         }
         for i in range(12)
     ]
-    options = tsds.ConvertOptions(workers=0, classes=("x", "y"), objects="crops", size=(4, 4))
+    options = tsds.ConvertOptions(workers=0, classes=("x", "y"), cut=tsds.conversion.ObjectCrops(), size=(4, 4))
     tsds.convert(samples, tmp_path / "crops.tsds", options)
     tsds.editing.split_store(tmp_path / "crops.tsds", tmp_path / "out.tsds", {"train": 0.5, "val": 0.5})
     made = tsds.open(tmp_path / "out.tsds")

@@ -36,7 +36,7 @@ def test_jpegs_that_are_encoded_again_are_said_to_be(tmp_path):
     Image.fromarray(next(pictures(1))).save(jpeg, "JPEG")
     for name, options, told in (
         ("a", {"encoding": "jpeg"}, True),
-        ("b", {"encoding": "jpeg", "max_side": 20}, False),
+        ("b", {"encoding": "jpeg", "fit": tsds.conversion.Shrink(20)}, False),
         ("c", {"encoding": "source"}, False),
     ):
         source = Samples([{"image": jpeg.getvalue()}])
@@ -61,6 +61,7 @@ def test_a_dry_run_compares_the_encodings(folder, tmp_path):
     assert tsds.estimate(folder, ConvertOptions(size=(8, 8))).encodings == ()
 
 
+@pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize(
     ("options", "unused"),
     [

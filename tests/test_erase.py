@@ -395,7 +395,7 @@ def test_shards_that_were_replaced_before_go_as_well(tmp_path: Path) -> None:
 def test_crops_of_an_image(tmp_path: Path) -> None:
     root = voc(tmp_path / "voc", *"ab", boxes=(("cat", 1, 2, 8, 9), ("cat", 3, 3, 9, 9), ("cat", 3, 3, 3, 5)))
     path = tmp_path / "s.tsds"
-    tsds.convert(root, path, workers=0, objects="crops", size=(8, 8), on_error="skip")
+    tsds.convert(root, path, workers=0, cut=tsds.conversion.ObjectCrops(), size=(8, 8), on_error="skip")
     named = [each.where for each in skipped_in(tsds.open(path))]
     assert any("a.png" in where for where in named)
     tsds.erase(path, keys=[tsds.open(path)["train"].key(0)])

@@ -65,6 +65,7 @@ def test_an_option_that_was_given_overrides_a_part_of_a_value() -> None:
 def test_a_part_and_its_value_exclude_each_other() -> None:
     with pytest.raises(tsds.OptionError, match=r"`quality` is a part of `encoding`, which is given as Jpeg\(...\)"):
         ConvertOptions(encoding=tsds.Jpeg(), quality=80)
+    assert ConvertOptions(fit=tsds.Fit(8), size=None).fit == tsds.Fit(8)
 
 
 def test_a_name_of_two_values_is_no_obstacle_to_a_change_of_one() -> None:

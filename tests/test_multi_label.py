@@ -486,7 +486,7 @@ def test_several_sources_tiles_and_erased_samples(tmp_path: Path) -> None:
         tsds.Sources(one, other), tmp_path / "b.tsds", workers=0, class_map={"dog": "pet", "cat": "pet", "emu": ""}
     )
     assert tsds.open(tmp_path / "b.tsds")["train"]["labels"][:].tolist() == [[1], [1], [1], [0]]
-    tsds.convert(one, tmp_path / "tiles.tsds", tiles=8, workers=0)
+    tsds.convert(one, tmp_path / "tiles.tsds", cut=tsds.conversion.ImageTiles(8), workers=0)
     tiles = tsds.open(tmp_path / "tiles.tsds")["train"]
     rows = {"0.png": [1, 1], "1.png": [0, 1]}
     assert all(tiles["labels"][i].tolist() == rows[tiles.key(i).partition("#")[0]] for i in range(len(tiles)))

@@ -477,7 +477,7 @@ def test_the_command(tmp_path: Path) -> None:
 def test_resized(fit: Any, tmp_path: Path) -> None:
     """Corners move as points do; of a sheared rectangle it is the smallest one around it."""
     boxes = around_the_circle(20, 8)
-    store_of(tmp_path / "s.tsds", samples(boxes), CLASSES, size=(36, 96), fit=fit)
+    store_of(tmp_path / "s.tsds", samples(boxes), CLASSES, fit=tsds.Fit((36, 96), fit))
     found, scale, shift = objects(tmp_path / "s.tsds")["oriented_boxes"], np.ones(2), np.zeros(2)
     if fit == "stretch":
         scale = np.array([96 / WIDTH, 36 / HEIGHT])
@@ -507,8 +507,8 @@ def _overlaps(corners: np.ndarray, size: tuple[int, int]) -> bool:
 def test_repacked_is_as_converted(tmp_path: Path) -> None:
     boxes = around_the_circle(21, 8)
     store_of(tmp_path / "s.tsds", samples(boxes), CLASSES)
-    store_of(tmp_path / "direct.tsds", samples(boxes), CLASSES, size=(36, 96), fit="stretch")
-    options = tsds.conversion.RepackOptions(encoding="raw", size=(36, 96), fit="stretch", workers=0)
+    store_of(tmp_path / "direct.tsds", samples(boxes), CLASSES, fit=tsds.Fit((36, 96), "stretch"))
+    options = tsds.conversion.RepackOptions(encoding="raw", fit=tsds.Fit((36, 96), "stretch"), workers=0)
     tsds.repack(tmp_path / "s.tsds", tmp_path / "r.tsds", options)
     same(objects(tmp_path / "r.tsds")["oriented_boxes"], objects(tmp_path / "direct.tsds")["oriented_boxes"])
 
@@ -517,11 +517,17 @@ def test_repacked_is_as_converted(tmp_path: Path) -> None:
 def test_crops(made: Any, tmp_path: Path) -> None:
     if made == "source":
         boxes = around_the_circle(22, 6)
-        store_of(tmp_path / "s.tsds", samples(boxes), CLASSES, objects="crops", margin=0.25)
+        store_of(tmp_path / "s.tsds", samples(boxes), CLASSES, cut=tsds.conversion.ObjectCrops(margin=0.25))
     else:
         boxes = np.array([[40, 24, 9, 20, 0.7]])
         source = labelme(tmp_path, {"shape_type": "polygon", "points": turned(boxes[0]).tolist()})
-        tsds.convert(source, tmp_path / "s.tsds", workers=0, objects="crops", margin=0.25, oriented_boxes="polygons")
+        tsds.convert(
+            source,
+            tmp_path / "s.tsds",
+            workers=0,
+            cut=tsds.conversion.ObjectCrops(margin=0.25),
+            oriented_boxes="polygons",
+        )
     split = tsds.open(tmp_path / "s.tsds")["train"]
     for row, box in enumerate(boxes):
         x1, y1, x2, y2 = split["source_box"][row]

@@ -212,7 +212,7 @@ def test_the_card_tells_all_that_was_done_to_a_store(tmp_path: Path, monkeypatch
     )
     tsds.editing.filter_store(store, tmp_path / "b.tsds", "label == 'cat'")
     tsds.repack(tmp_path / "b.tsds", tmp_path / "c.tsds", layout="zarr")
-    tsds.repack(tmp_path / "c.tsds", tmp_path / "d.tsds", encoding="jpeg", quality=70)
+    tsds.repack(tmp_path / "c.tsds", tmp_path / "d.tsds", encoding=tsds.Jpeg(70))
     tsds.annotate(tmp_path / "d.tsds", license="MIT")
     text = text_of(tsds.card(tmp_path / "d.tsds")).replace("\\", "")
     lines = [line for line in text.splitlines() if line.startswith("| afterwards")]

@@ -132,7 +132,9 @@ def test_the_first_image_is_decoded_once(tmp_path: Path, by_parts: pytest.Monkey
     for number, encoding in enumerate(("raw", "source"), 1):
         stored(tmp_path / "s", tmp_path / f"{encoding}.tsds", encoding=encoding)
         assert len(decoded) == number
-    tsds.convert(tmp_path / "s", tmp_path / "headers.tsds", encoding="source", check="headers", workers=0)
+    tsds.convert(
+        tmp_path / "s", tmp_path / "headers.tsds", encoding=tsds.conversion.SourceFiles(check="headers"), workers=0
+    )
     assert len(decoded) == 2
 
 

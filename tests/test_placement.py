@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+import tensorstore_ds as tsds
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.imaging.objects import place_objects
 from tensorstore_ds.imaging.placement import FITS, Fit, Placement, box_faults, clip, fit_box, shrink
@@ -140,7 +141,9 @@ def test_a_box_that_the_crop_cuts_off_is_dropped_and_a_landmark_keeps_its_place(
 
 
 def test_a_box_of_which_the_crop_leaves_too_little_is_dropped_if_that_is_wanted() -> None:
-    placement = ConvertOptions(size=(10, 10), fit="crop", min_visibility=0.5).placement((10, 30))  # columns 10 to 20
+    placement = ConvertOptions(fit=tsds.Fit((10, 10), "crop", min_visibility=0.5)).placement(
+        (10, 30)
+    )  # columns 10 to 20
     boxes = np.array([[5.0, 0, 15, 9], [4, 0, 15, 9], [12, 1, 14, 9], [19, 1, 90, 9], [np.nan, 0, 1, 1]])
     kept, problems = place_objects("k", {"boxes": boxes}, (10, 30), placement)
     assert kept["boxes"].tolist() == [[0, 0, 5, 9], [2, 1, 4, 9]]  # half of a box is enough
@@ -149,7 +152,7 @@ def test_a_box_of_which_the_crop_leaves_too_little_is_dropped_if_that_is_wanted(
         "k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), fit_box((10, 20), (10, 20), "crop")
     )
     assert clipped["boxes"].tolist() == [[18, 0, 20, 5]]
-    whole = ConvertOptions(size=(10, 20), fit="crop", min_visibility=1).placement((10, 20))
+    whole = ConvertOptions(fit=tsds.Fit((10, 20), "crop", min_visibility=1)).placement((10, 20))
     clipped, problems = place_objects("k", {"boxes": np.array([[18.0, 0, 90, 5]])}, (10, 20), whole)
     assert clipped["boxes"].tolist() == [[18, 0, 20, 5]] and not problems  # the rest was never in the image
 

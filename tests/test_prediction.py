@@ -95,7 +95,7 @@ def probabilities(said: Prediction, classes: str = "ab") -> list[float]:
 @pytest.mark.parametrize("size", [STORED, (8, 8)], ids=["own size", "another"])
 def test_files_are_fitted_as_the_conversion_did(tmp_path: Path, fit: Fit, size: tuple[int, int]) -> None:
     paths = files(tmp_path / "images")
-    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, size=STORED, fit=fit))
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, fit=tsds.Fit(STORED, fit)))
     store = tsds.open(tmp_path / "s.tsds")
     made = model(shape(size), 2)
     expected = by_hand(made, store)
@@ -177,7 +177,7 @@ def test_points_come_back_to_where_they_are_in_the_file(tmp_path: Path, fit: Fit
         {"image": np.asarray(Image.open(path)), "keypoints": points, "boxes": np.array([[0.0, 0, w, h]])}
         for path, points, (h, w) in zip(paths, truth, SIZES, strict=True)
     ]
-    options = ConvertOptions(workers=0, size=STORED, fit=fit, keypoints=Names(("left", "right")))
+    options = ConvertOptions(workers=0, fit=tsds.Fit(STORED, fit), keypoints=Names(("left", "right")))
     tsds.convert(Samples(samples), tmp_path / "s.tsds", options)
     store = tsds.open(tmp_path / "s.tsds")
     assert isinstance(task_of(store["train"]), Keypoints)

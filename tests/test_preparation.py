@@ -218,7 +218,7 @@ def test_other_options_do_not_lose_what_was_surveyed(mixed, tmp_path):
 @pytest.mark.parametrize("check", ["full", "headers"])
 def test_16_bit_files_among_others_are_not_kept(mixed, tmp_path, check):
     (mixed / "test/bee/3.png").write_bytes(png_bytes(np.zeros((9, 9), np.uint16)))
-    options = ConvertOptions(workers=0, encoding="source", check=check)
+    options = ConvertOptions(workers=0, encoding=tsds.conversion.SourceFiles(check=check))
     with pytest.raises(tsds.SourceError, match=r"colors: gray \(14\), .* 16-bit gray \(1, test/bee/3.png\)") as caught:
         tsds.convert(mixed, tmp_path / "s.tsds", options)
     assert caught.value.reason == "shapes-differ"

@@ -97,10 +97,10 @@ def test_resized_pixels_boxes_and_keypoints_are_those_of_a_conversion(tmp_path):
     before = store_of(tmp_path / "b.tsds", samples, ["a", "b"], shard_nbytes=5000)
     cut: dict[str, int] = {}
     for name, options in {
-        "side": {"max_side": 9},
-        "stretch": {"size": (20, 30), "fit": "stretch"},
-        "crop": {"size": (6, 16), "fit": "crop"},
-        "crop-visible": {"size": (6, 16), "fit": "crop", "min_visibility": 0.6},
+        "side": {"fit": tsds.conversion.Shrink(9)},
+        "stretch": {"fit": tsds.Fit((20, 30), "stretch")},
+        "crop": {"fit": tsds.Fit((6, 16), "crop")},
+        "crop-visible": {"fit": tsds.Fit((6, 16), "crop", min_visibility=0.6)},
     }.items():
         direct = store_of(tmp_path / f"{name}-d.tsds", samples, ["a", "b"], encoding="raw", on_error="skip", **options)
         done = tsds.repack(before.path, tmp_path / f"{name}.tsds", encoding="raw", workers=0, **options)
@@ -142,9 +142,9 @@ def test_masks_are_resized_with_their_images(tmp_path):
 
 def test_a_smaller_image_is_made_of_the_whole_one(folder, tmp_path):
     before = converted(folder, tmp_path / "b.tsds", encoding="source")
-    done = tsds.repack(before.path, tmp_path / "a.tsds", encoding="raw", size=(16, 16), fit="stretch", workers=0)
+    done = tsds.repack(before.path, tmp_path / "a.tsds", encoding="raw", fit=tsds.Fit((16, 16), "stretch"), workers=0)
     after = tsds.open(done.path)["train"]
-    placement = ConvertOptions(size=(16, 16), fit="stretch").placement
+    placement = ConvertOptions(fit=tsds.Fit((16, 16), "stretch")).placement
     for pixels, small in zip(images(before["train"]), images(after), strict=True):
         np.testing.assert_array_equal(small, resize(pixels, placement(pixels.shape[:2])))
 
@@ -159,7 +159,7 @@ def test_the_layout_may_change_as_well_and_workers_change_nothing(folder, tmp_pa
 
 def test_the_store_says_how_it_was_made(folder, tmp_path):
     before = converted(folder, tmp_path / "b.tsds", encoding="source")
-    first = tsds.repack(before.path, tmp_path / "1.tsds", encoding="jpeg", quality=70, workers=0)
+    first = tsds.repack(before.path, tmp_path / "1.tsds", encoding=tsds.Jpeg(70), workers=0)
     second = tsds.repack(first.path, tmp_path / "2.tsds", encoding="raw", size=(20, 20), workers=0)
     provenance = tsds.open(second.path).manifest.provenance
     assert provenance["source"] == "src"
@@ -195,7 +195,7 @@ def test_an_interrupted_run_goes_on_from_the_shards_that_were_finished(folder, t
         tsds.repack(before.path, tmp_path / "a.tsds", progress=stop, **options)
     assert not (tmp_path / "a.tsds").exists()
     with pytest.raises(tsds.OptionError, match=r"finished shards.*`quality` was 90, is now 50"):
-        tsds.repack(before.path, tmp_path / "a.tsds", quality=50, **options)
+        tsds.repack(before.path, tmp_path / "a.tsds", **{**options, "encoding": tsds.Jpeg(50)})
     done = tsds.repack(before.path, tmp_path / "a.tsds", **options)
     assert done.resumed >= 1
     tsds.repack(before.path, tmp_path / "whole.tsds", **options)
@@ -236,7 +236,7 @@ def test_what_cannot_be_done_is_one_line_and_leaves_nothing(folder, tmp_path):
 def test_a_damaged_image_ends_it(folder, tmp_path):
     damaged = folder / "a" / "2.jpg"
     damaged.write_bytes(damaged.read_bytes()[:-300])
-    before = converted(folder, tmp_path / "b.tsds", encoding="source", check="headers")
+    before = converted(folder, tmp_path / "b.tsds", encoding=tsds.conversion.SourceFiles(check="headers"))
     with pytest.raises(tsds.SourceError, match=r"a/2\.jpg: .*repacked with all of its samples"):
         tsds.repack(before.path, tmp_path / "a.tsds", encoding="raw", workers=0)
     assert not (tmp_path / "a.tsds").exists()

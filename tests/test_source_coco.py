@@ -123,7 +123,7 @@ def test_all_that_is_read(tmp_path: Path) -> None:
 
 def test_outlines_move_with_their_image(tmp_path: Path) -> None:
     write(tmp_path / "src")
-    split = convert(tmp_path, size=(60, 20), fit="stretch")["val"]  # twice as high, half as wide
+    split = convert(tmp_path, fit=tsds.Fit((60, 20), "stretch"))["val"]  # twice as high, half as wide
     objects = split["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) * [0.5, 2])
     np.testing.assert_allclose(objects["area"], [70.5, 1200, 25])
@@ -135,14 +135,14 @@ def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
     content = data()
     content["annotations"][3]["bbox"] = [0, 0, 4, 4]  # left of the middle square
     write(tmp_path / "src", content)
-    objects = convert(tmp_path, size=(30, 30), fit="crop")["val"]["objects"][1]
+    objects = convert(tmp_path, fit=tsds.Fit((30, 30), "crop"))["val"]["objects"][1]
     assert len(objects["boxes"]) == len(objects["polygons"]) == len(objects["rle"]) == 2
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) - [5, 0])
 
 
 def test_repacked_and_resized(tmp_path: Path) -> None:
     store = convert(tmp_path, write(tmp_path / "src"))
-    tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", max_side=20)
+    tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", fit=tsds.conversion.Shrink(20))
     assert tsds.verify(tmp_path / "r.tsds") == []
     objects = tsds.open(tmp_path / "r.tsds")["val"]["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) / 2)

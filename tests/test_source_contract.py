@@ -483,7 +483,7 @@ def test_given_classes(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_conversion_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None:
-    options = tsds.ConvertOptions(workers=0, shard_nbytes=1, on_error="skip", size=(8, 8), fit="stretch")
+    options = tsds.ConvertOptions(workers=0, shard_nbytes=1, on_error="skip", fit=tsds.Fit((8, 8), "stretch"))
     root = shown(name, tmp_path / "source")
     done = sum(tsds.convert(root, tmp_path / "fresh.tsds", options).rows.values())
     interrupted(root, tmp_path / "s.tsds", done, options)

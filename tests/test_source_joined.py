@@ -66,7 +66,9 @@ def test_a_division_keeps_each_class_in_its_share(tmp_path: Path) -> None:
 
 def test_objects_of_two_formats_have_the_values_of_both(tmp_path: Path) -> None:
     boxes = voc(tmp_path / "boxes", "a", "b", boxes=(("cat", 1, 2, 8, 9), ("wolf", 2, 2, 9, 9)))
-    store = convert(tmp_path / "out.tsds", boxes, labelme(tmp_path / "shapes"), size=(12, 12), fit="stretch")
+    store = convert(
+        tmp_path / "out.tsds", boxes, labelme(tmp_path / "shapes"), size=None, fit=tsds.Fit((12, 12), "stretch")
+    )
     field, split = store.manifest.fields["objects"], store["train"]
     assert field.classes == ("cat", "wolf")
     assert {"boxes", "labels", "occluded", "polygons"} <= set(field.values)

@@ -274,7 +274,7 @@ def test_keypoints_become_pixels_of_the_stored_image(tmp_path: Path) -> None:
     config = "train: images\nnames: [x]\nkpt_shape: [2, 3]\n"
     write(tmp_path, {"in/data.yaml": config, "in/labels/a.txt": "0 .5 .5 1 1 .5 .25 2 0 0 0\n", "in/images/": ""})
     Image.new("L", (60, 40)).save(tmp_path / "in/images/a.png")
-    options = tsds.ConvertOptions(workers=0, size=(80, 120), fit="stretch")
+    options = tsds.ConvertOptions(workers=0, fit=tsds.Fit((80, 120), "stretch"))
     tsds.convert(tmp_path / "in", tmp_path / "out.tsds", options)
     stored = tsds.open(tmp_path / "out.tsds")["train"]["objects"][0]
     np.testing.assert_allclose(stored["keypoints"], [[[60, 20], [np.nan, np.nan]]])

@@ -104,8 +104,8 @@ def test_separate_planes_and_both_orders_of_bytes(tmp_path: Path, order: str, la
 def test_jpeg_is_pillows_of_the_whole_image(tmp_path: Path, channels: int, subsampling: Any, quality: int) -> None:
     pixels = picture(channels)
     write(tmp_path / "s/a/x.tif", pixels, tile=(48, 64), compression="zlib")
-    options = {"encoding": "jpeg", "quality": quality, "subsampling": subsampling}
-    split = converted(tmp_path / "s", tmp_path / "o.tsds", **options)
+    encoding = tsds.Jpeg(quality, subsampling)
+    split = converted(tmp_path / "s", tmp_path / "o.tsds", encoding=encoding)
     data = bytes(split["image"][0])
     buffer = io.BytesIO()
     plain = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
@@ -115,7 +115,7 @@ def test_jpeg_is_pillows_of_the_whole_image(tmp_path: Path, channels: int, subsa
     Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(tmp_path / "x.png")
     (tmp_path / "p/a").mkdir(parents=True)
     (tmp_path / "x.png").rename(tmp_path / "p/a/x.png")
-    whole = converted(tmp_path / "p", tmp_path / "p.tsds", **options)
+    whole = converted(tmp_path / "p", tmp_path / "p.tsds", encoding=encoding)
     assert data == bytes(whole["image"][0])
     stores = [tsds.open(tmp_path / name).manifest.splits["train"].statistics["image"] for name in ("o.tsds", "p.tsds")]
     assert stores[0] == stores[1]
@@ -192,7 +192,9 @@ def test_pages_and_reduced_copies(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.drawn(2)
-@pytest.mark.parametrize("options", [{"encoding": "raw"}, {"encoding": "jpeg"}, {"encoding": "raw", "tiles": 500}])
+@pytest.mark.parametrize(
+    "options", [{"encoding": "raw"}, {"encoding": "jpeg"}, {"encoding": "raw", "cut": tsds.conversion.ImageTiles(500)}]
+)
 @pytest.mark.parametrize("layout", ["tiles", "one strip"])
 def test_memory_does_not_grow_with_the_image(
     tmp_path: Path, options: dict[str, Any], layout: str, monkeypatch: pytest.MonkeyPatch

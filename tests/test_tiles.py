@@ -404,7 +404,11 @@ def test_tuples_and_detection(folder: Path) -> None:
 def test_a_damaged_image_is_named_or_replaced(tmp_path: Path) -> None:
     good, bad = jpeg(drawn(100, 100)), bytearray(jpeg(drawn(100, 100, seed=1)))
     bad[-3000:-2] = b"\xff\xd0" * 1499
-    store_of(tmp_path / "s.tsds", [{"image": good}, {"image": bytes(bad)}], encoding="source", check="headers")
+    store_of(
+        tmp_path / "s.tsds",
+        [{"image": good}, {"image": bytes(bad)}],
+        encoding=tsds.conversion.SourceFiles(check="headers"),
+    )
     tiles = tsds.Tiles(tsds.StoreDataset(tmp_path / "s.tsds"), 50, 0)
     with pytest.raises(SourceError, match="1: this image is damaged"):
         tiles.gather([7])

@@ -317,7 +317,7 @@ def test_problems_of_images_whose_crops_are_refused_are_not_recorded(tmp_path: P
         Image.fromarray(noise).save(source / f"JPEGImages/{name}.png")
     xml = source / "Annotations/c.xml"
     hidden = {path: path.rename(tmp_path / path.name) for path in (xml, source / "JPEGImages/c.png")}
-    tsds.convert(source, store, workers=0, objects="crops", size=(8, 8), on_error="skip")
+    tsds.convert(source, store, workers=0, cut=tsds.conversion.ObjectCrops(), size=(8, 8), on_error="skip")
     tsds.erase(store, "'a.png' in key")
     for path, away in hidden.items():
         away.rename(path)
@@ -325,7 +325,7 @@ def test_problems_of_images_whose_crops_are_refused_are_not_recorded(tmp_path: P
     text = (source / "Annotations/a.xml").read_text().replace("a.png", "anna_smith.png")
     (source / "Annotations/a.xml").unlink()
     (source / "Annotations/anna_smith.xml").write_text(text)
-    done = tsds.append(store, source, workers=0, objects="crops", on_error="skip")
+    done = tsds.append(store, source, workers=0, cut=tsds.conversion.ObjectCrops(), on_error="skip")
     assert [key.partition("#")[0] for key in (*done.added.keys, *done.erased.keys)] == [
         "JPEGImages/c.png",
         "JPEGImages/anna_smith.png",

@@ -147,7 +147,7 @@ def test_gray_files_among_others_and_not_decoded(tmp_path: Path, modes: Any, che
     for name, mode in zip(("ant", "bee"), modes, strict=False):  # kept as they are: else all would be RGB
         (tmp_path / "src" / name).mkdir(parents=True)
         Image.new(mode, (4, 4)).save(tmp_path / "src" / name / "0.png")
-    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", encoding="source", check=check, workers=0)
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", encoding=tsds.conversion.SourceFiles(check=check), workers=0)
     found = normalize(tsds.open(tmp_path / "s.tsds")["train"])
     assert (found.mean, found.std) == expected
 
