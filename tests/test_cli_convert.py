@@ -20,7 +20,7 @@ import tensorstore_ds
 from small_stores import VALID, class_folders, tsds, voc
 from stores import interrupted
 from tensorstore_ds import ConvertOptions, Keypoints
-from tensorstore_ds.options import flat
+from tensorstore_ds.options import flat, from_flat
 
 TSDS = [sys.executable, "-m", "tsds_cli"]
 
@@ -72,7 +72,11 @@ def test_every_option_reaches_the_library(
 
     monkeypatch.setattr("tensorstore_ds.convert", run)
     tsds("convert", "src", "out", *flags.split(), "--citation", "Us, 2025")
-    assert seen == [Path("src"), Path("out"), ConvertOptions(citation="Us, 2025", **expected)]
+    assert seen == [
+        Path("src"),
+        Path("out"),
+        ConvertOptions(citation="Us, 2025", **from_flat(ConvertOptions, expected)),
+    ]
     usual = flat(ConvertOptions())
     assert all(usual[name] != value for name, value in expected.items())
 

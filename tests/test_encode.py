@@ -183,7 +183,7 @@ def test_arrays():
 
 
 def test_jpeg_encoding_is_pillows():
-    encoded = encode_sample(Sample("k", png_bytes(RGB)), ImageOptions(encoding="jpeg", quality=80))
+    encoded = encode_sample(Sample("k", png_bytes(RGB)), ImageOptions(encoding=tsds.Jpeg(80)))
     plain = saved(Image.fromarray(RGB), "JPEG", quality=80)  # has other Huffman tables, and no markers
     np.testing.assert_array_equal(decode_image(encoded.image), decode_image(plain))
 
@@ -215,11 +215,11 @@ def test_images_become_smaller_with_their_boxes_and_keypoints():
     objects = {"boxes": np.array([[10.0, 20, 110, 60]]), "keypoints": np.array([[[200.0, 100]]])}
     sample = Sample("k", drawn(100, 200), objects=objects)
     for encoding in ("raw", "jpeg"):
-        encoded = encode_sample(sample, ImageOptions(encoding=encoding, max_side=50))
+        encoded = encode_sample(sample, ImageOptions(encoding=encoding, fit=tsds.conversion.Shrink(50)))
         assert (encoded.shape, encoded.size) == ((25, 50, 3), (100, 200))
         np.testing.assert_allclose(encoded.objects["boxes"], [[2.5, 5, 27.5, 15]])
         np.testing.assert_allclose(encoded.objects["keypoints"], [[[50, 25]]])
-    same = encode_sample(sample, ImageOptions(max_side=200))
+    same = encode_sample(sample, ImageOptions(fit=tsds.conversion.Shrink(200)))
     np.testing.assert_array_equal(same.image, sample.image)
     np.testing.assert_allclose(same.objects["boxes"], objects["boxes"])
 
@@ -227,7 +227,7 @@ def test_images_become_smaller_with_their_boxes_and_keypoints():
 @pytest.mark.parametrize("width", [500, 499, 1000, 2001])
 def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
     data = saved(Image.fromarray(drawn(width * 3 // 4, width)), "JPEG", quality=95)
-    options = ImageOptions(max_side=125)
+    options = ImageOptions(fit=tsds.conversion.Shrink(125))
     encoded = encode_sample(Sample("k", data), options)
     whole = encode_sample(Sample("k", np.asarray(Image.open(io.BytesIO(data)))), options)
     assert encoded.shape == whole.shape == (94, 125, 3)
@@ -239,13 +239,16 @@ def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
 def test_chroma_is_kept_where_it_is_asked_for():
     sample = Sample("k", drawn(64, 64))
     layers = {
-        each: Image.open(io.BytesIO(encode_sample(sample, ImageOptions(encoding="jpeg", subsampling=each)).image)).layer
+        each: Image.open(
+            io.BytesIO(encode_sample(sample, ImageOptions(encoding=tsds.Jpeg(subsampling=each))).image)
+        ).layer
         for each in ("4:2:0", "4:4:4")
     }
     assert [layer[1:3] for layer in layers["4:2:0"]] == [(2, 2), (1, 1), (1, 1)]
     assert [layer[1:3] for layer in layers["4:4:4"]] == [(1, 1), (1, 1), (1, 1)]
 
 
+@pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -270,13 +273,15 @@ def test_options_that_are_refused(options, message):
 def test_what_a_check_decodes():
     data = saved(Image.fromarray(drawn(90, 130)), "JPEG")
     for check, pixels in (("full", 90 * 130), ("headers", 0)):
-        encoded = encode_sample(Sample("k", data), ImageOptions(encoding="source", check=check))
+        encoded = encode_sample(Sample("k", data), ImageOptions(encoding=tsds.conversion.SourceFiles(check=check)))
         assert (encoded.image, encoded.shape, encoded.size) == (data, (90, 130, 3), (90, 130))
         assert encoded.sums is not None and encoded.sums().count == pixels
     turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_with(6))
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source")).shape == (130, 90, 3)
-    assert encode_sample(Sample("k", turned), ImageOptions(encoding="source", check="headers")).shape == (130, 90, 3)
-    cut = encode_sample(Sample("k", data[:-9]), ImageOptions(encoding="source", check="headers"))
+    assert encode_sample(
+        Sample("k", turned), ImageOptions(encoding=tsds.conversion.SourceFiles(check="headers"))
+    ).shape == (130, 90, 3)
+    cut = encode_sample(Sample("k", data[:-9]), ImageOptions(encoding=tsds.conversion.SourceFiles(check="headers")))
     assert cut.image == data[:-9]
 
 

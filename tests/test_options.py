@@ -29,7 +29,6 @@ from tensorstore_ds.options import declarations, flat, meant, meant_path, user_p
         ("size", torch.tensor(4), (4, 4)),
         ("shard_nbytes", np.int64(2**40), 2**40),
         ("max_pixels", np.uint16(7), 7),
-        ("quality", np.int8(7), 7),
         ("seed", np.array(7), 7),
         ("workers", np.int32(0), 0),
         ("classes", ["cat", "dog"], ("cat", "dog")),
