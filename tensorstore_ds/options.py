@@ -531,8 +531,13 @@ def _as_plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _raw(cls: Any) -> list[Option]:
-    return [replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(cls)]
+def _raw(cls: Any) -> tuple[Option, ...]:
+    return _read_once(cls)
+
+
+@functools.cache
+def _read_once(cls: Any) -> tuple[Option, ...]:
+    return tuple(replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(cls))
 
 
 def _without_none(annotation: Any) -> Any:
