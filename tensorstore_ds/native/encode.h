@@ -29,7 +29,7 @@ typedef struct {
     const jpeg_header *header;
     code_table dc[3], ac[3];
     divisors by[2]; /* of two blocks of light; of blue and red */
-    uint64_t zigzag[16][16]; /* of each four coefficients in rows of eight, the places in the file, by which are not zero */
+    uint64_t zigzag[16][16]; /* of each four coefficients, the places in the file of those that a mask has */
     int32_t last[3];         /* predictions of DC */
     uint8_t *planes[3];      /* a line of units */
     size_t stride;
@@ -104,9 +104,10 @@ static void to_ycc(const uint8_t *restrict rgb, int count, uint8_t *restrict y, 
             _mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from)),
             _mm_loadu_si128((const __m128i *)(const void *)(from + 12)), 1);
         __m256i rg = _mm256_shuffle_epi8(eight, in_pairs), b = _mm256_shuffle_epi8(eight, blues);
-        /* 38470 has no room in 16 bits: the product is made with 65536 less, and 65536 times green is added */
+        /* 38470 has no room in 16 bits: 65536 of them are added */
         __m256i light = _mm256_add_epi32(_mm256_madd_epi16(rg, BY(19595, 38470 - 65536)), _mm256_madd_epi16(b, BY(7471, 0)));
-        light = _mm256_add_epi32(light, _mm256_add_epi32(_mm256_blend_epi16(rg, _mm256_setzero_si256(), 0x55), _mm256_set1_epi32(32768)));
+        __m256i greens = _mm256_blend_epi16(rg, _mm256_setzero_si256(), 0x55); /* times 65536 */
+        light = _mm256_add_epi32(light, _mm256_add_epi32(greens, _mm256_set1_epi32(32768)));
         __m256i blue = _mm256_add_epi32(_mm256_madd_epi16(rg, BY(-11058, -21710)), _mm256_add_epi32(_mm256_slli_epi32(b, 15), middle));
         __m256i red = _mm256_add_epi32(_mm256_madd_epi16(rg, BY(0, -27439)), _mm256_madd_epi16(b, BY(-5329, 0)));
         red = _mm256_add_epi32(red, _mm256_add_epi32(_mm256_srli_epi32(_mm256_slli_epi32(rg, 16), 1), middle));
@@ -163,11 +164,13 @@ static void make_samples_of(encoder *e, const uint8_t *pixels, int row, uint8_t 
 
 /* --- samples to coefficients ---------------------------------------------------------------------------------------- */
 
-INLINE void transpose_both(__m256i v[8]) {
+/* The elements of the first four vectors and of the last four in turn: three times, it transposes both blocks. */
+INLINE void interleave_both(__m256i v[8]) {
     __m256i t[8];
-    for (int i = 0; i < 4; i++) t[2 * i] = _mm256_unpacklo_epi16(v[i], v[i + 4]), t[2 * i + 1] = _mm256_unpackhi_epi16(v[i], v[i + 4]);
-    for (int i = 0; i < 4; i++) v[2 * i] = _mm256_unpacklo_epi16(t[i], t[i + 4]), v[2 * i + 1] = _mm256_unpackhi_epi16(t[i], t[i + 4]);
-    for (int i = 0; i < 4; i++) t[2 * i] = _mm256_unpacklo_epi16(v[i], v[i + 4]), t[2 * i + 1] = _mm256_unpackhi_epi16(v[i], v[i + 4]);
+    for (int i = 0; i < 4; i++) {
+        t[2 * i] = _mm256_unpacklo_epi16(v[i], v[i + 4]);
+        t[2 * i + 1] = _mm256_unpackhi_epi16(v[i], v[i + 4]);
+    }
     for (int i = 0; i < 8; i++) v[i] = t[i];
 }
 
@@ -196,16 +199,17 @@ INLINE void forward_eight(__m256i v[8], int shift, int is_second) {
 }
 
 /* The quantized coefficients of two blocks; the masks have a bit for each that is not zero, in rows of eight. */
-INLINE void forward_dct(const divisors *by, const uint8_t *const samples[2], size_t stride, int16_t out[2][64], uint64_t masks[2]) {
+INLINE void forward_dct(const divisors *by, const uint8_t *const samples[2], size_t stride, int16_t out[2][64],
+                        uint64_t masks[2]) {
     __m256i v[8];
     for (size_t i = 0; i < 8; i++) {
         __m128i first = _mm_loadl_epi64((const __m128i *)(const void *)(samples[0] + i * stride));
         __m128i second = _mm_loadl_epi64((const __m128i *)(const void *)(samples[1] + i * stride));
         v[i] = _mm256_sub_epi16(_mm256_cvtepu8_epi16(_mm_unpacklo_epi64(first, second)), _mm256_set1_epi16(128));
     }
-    transpose_both(v);
+    interleave_both(v), interleave_both(v), interleave_both(v);
     forward_eight(v, BITS - MORE, 0);
-    transpose_both(v);
+    interleave_both(v), interleave_both(v), interleave_both(v);
     forward_eight(v, BITS + MORE, 1);
     for (int i = 0; i < 8; i++) {
         __m256i q = _mm256_add_epi16(_mm256_abs_epi16(v[i]), _mm256_load_si256((const __m256i *)(const void *)by->correction[i]));
@@ -336,7 +340,8 @@ static int encode_image(context *ctx, bytes_view head, bytes_view pixels, bytes_
     if (h.start != head.nbytes || h.h != h.v || h.has_wide_quantizers || !begin_encoding(&e) ||
         pixels.nbytes != (size_t)h.height * (size_t)h.width * (size_t)h.components)
         return CROP_OTHER;
-    size_t whole = (size_t)h.across * 8 * (size_t)h.h + 32, needed = 3 * whole * 8 * (size_t)h.v; /* a line, and bytes that are written too many */
+    size_t whole = (size_t)h.across * 8 * (size_t)h.h + 32; /* a line, and bytes that are written too many */
+    size_t needed = 3 * whole * 8 * (size_t)h.v;
     int64_t units = (int64_t)h.across * h.down, interval = h.interval ? h.interval : units;
     e.stride = whole;
     size_t row_nbytes = (size_t)h.across * (size_t)(h.h * h.v + 2) * MOST_OF_BLOCK; /* of codes, stuffed twice as many */

@@ -157,6 +157,21 @@ static int take_scan(lane *l) {
     return take_codes(l, h->start, end);
 }
 
+/* A restart and an entry: copies of what another process may change, which are not read from there again. */
+static uint32_t mark_at(const work *w, int64_t i) {
+    uint32_t mark;
+    memcpy(&mark, w->marks + 4 * i, 4);
+    __asm__ volatile("" : "+r"(mark));
+    return mark;
+}
+
+static jpeg_entry entry_at(const work *w, int64_t i) {
+    jpeg_entry entry;
+    memcpy(&entry, w->marks + (size_t)i * sizeof entry, sizeof entry);
+    __asm__ volatile("" : "+m"(entry));
+    return entry;
+}
+
 /* The next interval that has units of the part. */
 static int take_interval(lane *l) {
     work *w = l->work;
@@ -171,18 +186,15 @@ static int take_interval(lane *l) {
         w->final = (line + p->right - 1) / interval;
     }
     int64_t i = w->next++, from = i * interval; /* i is mark_count at most, since the part is in the image */
-    uint32_t mark;
     size_t begin = h->start, end = 0;
     if (i) {
-        memcpy(&mark, w->marks + 4 * (i - 1), 4);
-        begin = mark;
+        begin = mark_at(w, i - 1);
         if (begin < h->start + 2 || begin > w->file.nbytes || data[begin - 2] != 0xFF ||
             data[begin - 1] != 0xD0 + ((i - 1) & 7))
             return failed(w, CROP_DAMAGED);
     }
     if (i < w->mark_count) {
-        memcpy(&mark, w->marks + 4 * i, 4);
-        end = mark;
+        end = mark_at(w, i);
         if (end < begin + 2 || end > w->file.nbytes || data[end - 2] != 0xFF || data[end - 1] != 0xD0 + (i & 7))
             return failed(w, CROP_DAMAGED);
         end -= 2;
@@ -195,12 +207,6 @@ static int take_interval(lane *l) {
 
 static int64_t entry_count(const jpeg_header *h) {
     return (int64_t)((h->across + UNITS_PER_ENTRY - 1) / UNITS_PER_ENTRY) * h->down;
-}
-
-static jpeg_entry entry_at(const work *w, int64_t i) {
-    jpeg_entry entry;
-    memcpy(&entry, w->marks + (size_t)i * sizeof entry, sizeof entry);
-    return entry;
 }
 
 static int units_of_entry(const lane *l) {
