@@ -13,7 +13,13 @@ from .annex.augment.mixing import CutMix as CutMix, Mixup as Mixup
 from .annex.augment.mosaic import Mosaic as Mosaic
 from .annex.augment.policies import RandAugment as RandAugment, TrivialAugment as TrivialAugment
 from .loading.augment.compose import Compose as Compose, Views as Views
-from .loading.augment.fitting import CenterCrop as CenterCrop, Letterbox as Letterbox, Pad as Pad, Resize as Resize
+from .loading.augment.fitting import (
+    CenterCrop as CenterCrop,
+    Letterbox as Letterbox,
+    Pad as Pad,
+    Resize as Resize,
+    ResizeToPatches as ResizeToPatches,
+)
 from .loading.augment.geometry import (
     RandomCrop as RandomCrop,
     RandomHorizontalFlip as RandomHorizontalFlip,

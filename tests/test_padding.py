@@ -259,7 +259,10 @@ def test_arguments_that_contradict_are_refused(path: Path, tmp_path: Path) -> No
     dataset = tsds.StoreDataset(path)
     named = store_of(tmp_path / "s.tsds", [{"image": drawn((4, 4)), "image_mask": np.zeros((4, 4), np.uint8)}], ["a"])
     cases: list[tuple[dict[str, Any], str]] = [
-        ({"dataset": dataset, "collate_images": "stacked"}, "`collate_images`: expected one of list, padded, found"),
+        (
+            {"dataset": dataset, "collate_images": "stacked"},
+            "`collate_images`: expected one of list, padded, patches, found",
+        ),
         ({"dataset": dataset, "size_divisor": 0}, "`size_divisor`: expected an integer, at least 1, found 0"),
         ({"dataset": dataset, "size_divisor": 32, "collate_images": "list"}, "expected 1 without"),
         ({"dataset": dataset, "collate_fn": list}, "expected batches that this loader makes, found a `collate_fn`"),

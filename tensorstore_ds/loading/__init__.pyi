@@ -5,7 +5,12 @@ from .device import DevicePrefetcher as DevicePrefetcher
 from .epoch import LoaderStats as LoaderStats
 from .mixed import MixedSampler as MixedSampler
 from .outlines import draw_class_masks as draw_class_masks, draw_instance_masks as draw_instance_masks
-from .padding import PaddedImages as PaddedImages, pad_images as pad_images
+from .padding import (
+    PackedPatches as PackedPatches,
+    PaddedImages as PaddedImages,
+    pack_patches as pack_patches,
+    pad_images as pad_images,
+)
 from .samplers import SubsetSampler as SubsetSampler
 from .samples import Batch as Batch
 from .weighted import repeat_factors as repeat_factors, weights_from_column as weights_from_column

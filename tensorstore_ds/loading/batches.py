@@ -17,7 +17,7 @@ from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
 from tensorstore_ds.loading.crew import alone
 from tensorstore_ds.loading.fields import as_detection, as_tuple, objects_in
-from tensorstore_ds.loading.padding import PaddedImages, Padding
+from tensorstore_ds.loading.padding import PackedPatches, PaddedImages, Padding
 from tensorstore_ds.loading.samples import Batch, Samples, divided
 
 #: Type of `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
@@ -121,16 +121,16 @@ class StoreCollate:
 
 
 def _with_members(columns: dict[str, Any]) -> dict[str, Any]:
-    """Split padded images into members `image`, `image_mask` and `image_size`, for each view."""
+    """Split padded images into members `image`, `image_mask` and `image_size`, for each view, and so patches."""
     added = {
         member.replace("image", name, 1): value
         for name, images in columns.items()
-        if isinstance(images, PaddedImages)
+        if isinstance(images, PaddedImages | PackedPatches)
         for member, value in images._asdict().items()
     }
     if not added:
         return columns
-    others = {name: value for name, value in columns.items() if not isinstance(value, PaddedImages)}
+    others = {name: value for name, value in columns.items() if not isinstance(value, PaddedImages | PackedPatches)}
     if taken := [name for name in added if name in others]:
         raise ValueError(f'collate_images="padded": expected no member {taken[0]}, which is added. Rename it.')
     return {**added, **others}

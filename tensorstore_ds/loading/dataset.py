@@ -285,6 +285,13 @@ class StoreDataset(Samples):
         """(n, 2) int32, height and width of every sample's stored image."""
         return self.split.image_shapes[self._image_rows, :2]
 
+    @property
+    def _placed_sizes(self) -> NDArray[np.int32]:
+        if self.decode is None or isinstance(self.decode, Sequence):
+            return self.image_sizes
+        rows = self._store_rows(np.arange(len(self)))
+        return place_on(self.placed(rows), self.decode, rows, 0).size.astype(np.int32)
+
     def __len__(self) -> int:
         return len(self.split) if self.rows is None else len(self.rows)
 

@@ -50,7 +50,14 @@ from tensorstore_ds.loading.order import (
     load_generator,
 )
 from tensorstore_ds.loading.packing import Pinning
-from tensorstore_ds.loading.padding import COLLATES_IMAGES, CollateImages, PaddedImages, Padding
+from tensorstore_ds.loading.padding import (
+    COLLATES_IMAGES,
+    CollateImages,
+    PackedPatches,
+    PaddedImages,
+    Padding,
+    Patching,
+)
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
 from tensorstore_ds.loading.samplers import Order, RowSampler, ShuffleSampler
@@ -138,8 +145,10 @@ class DataLoader(data.DataLoader[Batches]):
             contains `image_mask` (B, H, W) bool, true inside the image, and `image_size` (B, 2) int64, height and width
             of every image. In tuples, the first member is the `PaddedImages` of these three. Each view is padded to its
             own size, with ``image_0_mask`` and ``image_0_size`` in addition to ``image_0``. Masks are padded with their
-            ignored value. Boxes and keypoints keep their coordinates.
-        size_divisor: padded heights and widths are multiples of this number.
+            ignored value. Boxes and keypoints keep their coordinates. With ``patches``, all images are cut into the
+            patches (T, C, P, P) of `PackedPatches`, without padding, and `image_position` and `image_offsets` are
+            added. Masks become patches (T, P, P). `ResizeToPatches` makes images that can be cut.
+        size_divisor: padded heights and widths are multiples of this number, which is the height and width of patches.
         residency: source of the rows. ``page-cache`` reads the page cache, which all processes share. ``device`` makes
             a copy of the whole split on `device` and gathers there. ``auto`` is ``device`` if it takes at most half of
             a GPU's free memory, else ``page-cache``. The attribute `residency` contains the choice, and the log the
@@ -225,7 +234,10 @@ class DataLoader(data.DataLoader[Batches]):
         self._decoder: Decoder | None = None
         if decode == "device":
             of_loader: dict[str, object] = {"workers": workers, "collate_fn": collate_fn}
-            of_loader |= {"collate_images=padded": collate_images == "padded", "batch_size=None": not in_batches}
+            of_loader |= {
+                f"collate_images={collate_images}": collate_images != "list",
+                "batch_size=None": not in_batches,
+            }
             self._decoder = DECODERS[decode].load()(dataset, self.device, of_loader)
         on_gpu = self.device is not None and self.device.type == "cuda"
         pin_memory = on_gpu if pin_memory is None else pin_memory
@@ -272,8 +284,9 @@ class DataLoader(data.DataLoader[Batches]):
         self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch
         if isinstance(dataset, Samples) and in_batches:
             padding = None
-            if collate_images == "padded":
-                padding = Padding(size_divisor, BufferPool() if workers else self._pool)
+            if collate_images != "list":
+                made = Patching if collate_images == "patches" else Padding
+                padding = made(size_divisor, BufferPool() if workers else self._pool)
             collate_fn = whole = StoreCollate(collate, dataset, collate_fn, padding=padding)
             on_cpu = self.device is None or self.device.type == "cpu"
             by_threads = not workers and self.residency != "device"
@@ -797,22 +810,24 @@ def _check_padding(
     collate_images: CollateImages,
     size_divisor: int,
 ) -> None:
-    """Raise an `OptionError` where images cannot be padded, or would not be."""
+    """Raise an `OptionError` where images cannot be padded or cut into patches, or would not be."""
     if collate_images not in COLLATES_IMAGES:
         raise refusal("collate_images", f"one of {', '.join(COLLATES_IMAGES)}", repr(collate_images))
     if type(size_divisor) is not int or size_divisor < 1:
         raise refusal("size_divisor", "an integer, at least 1", repr(size_divisor))
-    if collate_images != "padded":
+    how = f"collate_images={collate_images}"
+    if collate_images == "list":
         if size_divisor != 1:
-            raise refusal("size_divisor", '1 without `collate_images="padded"`', size_divisor)
+            raise refusal("size_divisor", '1 without `collate_images="padded"` or `"patches"`', size_divisor)
         return
     if not isinstance(dataset, Samples) or "image" not in dataset.fields:
         found = ", ".join(dataset.fields) if isinstance(dataset, Samples) else _found(dataset)
-        raise refusal("collate_images=padded", "a StoreDataset with the field image", found)
+        raise refusal(how, "a StoreDataset with the field image", found)
     if not in_batches or collate_fn is not None:
         found = "a `collate_fn`, which gets samples" if in_batches else "`batch_size=None`"
-        raise refusal("collate_images=padded", "batches that this loader makes", found)
-    added = [each.replace("image", n, 1) for n in dataset.image_names for each in PaddedImages._fields[1:]]
+        raise refusal(how, "batches that this loader makes", found)
+    kind = PackedPatches if collate_images == "patches" else PaddedImages
+    added = [each.replace("image", n, 1) for n in dataset.image_names for each in kind._fields[1:]]
     taken = [name for name in added if name in dataset.fields]
     if taken and dataset.return_as == "dict":
-        raise refusal("collate_images=padded", f"no field {taken[0]}, which is added: choose other `fields`", taken[0])
+        raise refusal(how, f"no field {taken[0]}, which is added: choose other `fields`", taken[0])

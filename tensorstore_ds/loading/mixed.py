@@ -170,6 +170,10 @@ class MixedDataset(Samples):
         """(n, 2) int32, height and width of every sample's stored image."""
         return np.concatenate([part.image_sizes for part in self.parts])
 
+    @property
+    def _placed_sizes(self) -> NDArray[np.int32]:
+        return np.concatenate([part._placed_sizes for part in self.parts])
+
     def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the indices themselves, because rows of a mixture are its indices."""
         return np.asarray(indices, np.int64)

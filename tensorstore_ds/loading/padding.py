@@ -16,7 +16,7 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
 
-CollateImages = Literal["list", "padded"]
+CollateImages = Literal["list", "padded", "patches"]
 COLLATES_IMAGES: tuple[CollateImages, ...] = get_args(CollateImages)
 
 
@@ -32,6 +32,21 @@ class PaddedImages(NamedTuple):
     image: Tensor  #: (B, C, H, W), in channels-last memory
     image_mask: Tensor  #: (B, H, W) bool, true inside the image
     image_size: Tensor  #: (B, 2) int64, height and width of every image
+
+
+class PackedPatches(NamedTuple):
+    """Patches of all images of a batch, one after the other, without padding, as models such as NaViT take them.
+
+    With convolution weights (D, C, P, P), ``image.flatten(1) @ weights.flatten(1).T`` embeds all patches:
+
+    >>> packed = tsds.loading.pack_patches([torch.zeros(3, 32, 16), torch.ones(3, 16, 48)], 16)
+    >>> (packed.image.flatten(1) @ torch.ones(8, 3, 16, 16).flatten(1).T).shape
+    torch.Size([5, 8])
+    """
+
+    image: Tensor  #: (T, C, P, P), in channels-last memory, the patches of each image line by line
+    image_position: Tensor  #: (T, 2) int64, row and column of each patch in its image
+    image_offsets: Tensor  #: (B + 1,) int64, where the patches of each image begin, and their number
 
 
 @dataclass(frozen=True)
@@ -59,6 +74,76 @@ class Padding:
         return result
 
 
+@dataclass(frozen=True)
+class Patching(Padding):
+    """Options for cutting the images of a loader's batches into patches of `size_divisor`, and the masks with them."""
+
+    def pad(
+        self, columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str] = ("image",)
+    ) -> dict[str, Any]:
+        """Return the columns of a batch, with `images` as `PackedPatches`, and masks as patches (T, P, P)."""
+        packed = {name: pack_patches(columns[name], self.size_divisor, pool=self.pool) for name in images}
+        for name in of_kind({name: fields[name] for name in columns if name in fields}, MaskField):
+            layers = [mask[None] for mask in columns[name]]
+            packed[name] = pack_patches(layers, self.size_divisor, pool=self.pool).image[:, 0]  # type: ignore[assignment]
+        return {**columns, **packed}
+
+
+def pack_patches(
+    images: Tensor | Sequence[Tensor], patch_size: int, *, pool: BufferPool | None = None
+) -> PackedPatches:
+    """Cut images of differing sizes into patches, line by line, one image after the other.
+
+    >>> images = [torch.zeros(3, 32, 16), torch.ones(3, 16, 48)]
+    >>> packed = tsds.loading.pack_patches(images, 16)
+    >>> packed.image.shape, packed.image_offsets.tolist(), packed.image_position.tolist()
+    (torch.Size([5, 3, 16, 16]), [0, 2, 5], [[0, 0], [1, 0], [0, 0], [0, 1], [0, 2]])
+
+    Args:
+        images: one or more tensors (C, H, W) of one C and dtype, or one tensor (B, C, H, W).
+        patch_size: height and width of a patch, which divide the height and width of each image.
+        pool: buffers to reuse. None allocates new memory.
+
+    Raises:
+        ValueError: images differ in their channels or dtype, or `patch_size` does not divide a height or width.
+    """
+    each = _alike(images)
+    sizes = torch.tensor([image.shape[1:] for image in each])
+    if (sizes % patch_size).any():
+        height, width = sizes[(sizes % patch_size).any(1)][0].tolist()
+        raise ValueError(
+            f"images: expected heights and widths that are multiples of {patch_size}, found {height}x{width}. Use "
+            f"ResizeToPatches({patch_size}, ...) as `decode`, or a Resize to such a size."
+        )
+    grids = sizes // patch_size
+    offsets = torch.nn.functional.pad(grids.prod(1).cumsum(0), (1, 0))
+    shape = (int(offsets[-1]), patch_size, patch_size, len(each[0]))
+    patches, positions = _empty(each[0], shape, pool or BufferPool()), list[Tensor]()
+    parts = torch.split(patches, grids.prod(1).tolist())
+    for image, (rows, columns), part in zip(each, grids.tolist(), parts, strict=True):
+        cut = image.permute(1, 2, 0).view(rows, patch_size, columns, patch_size, -1)
+        part.view(rows, columns, patch_size, patch_size, -1).copy_(cut.transpose(1, 2))
+        positions.append(torch.cartesian_prod(torch.arange(rows), torch.arange(columns)))
+    position, device = torch.cat(positions), patches.device
+    return PackedPatches(patches.permute(0, 3, 1, 2), position.to(device), offsets.to(device))
+
+
+def _alike(images: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Return images as a list. Raises `ValueError` unless all are (C, H, W) of one C and one dtype."""
+    each = list(images)
+    kinds = {(image.ndim, len(image), image.dtype) if isinstance(image, Tensor) else type(image) for image in each}
+    if len(kinds) != 1 or not isinstance(each[0], Tensor) or each[0].ndim != 3:
+        found = ", ".join(
+            f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
+            for image in each[:10]
+        )
+        raise ValueError(
+            "images: expected tensors (C, H, W), of one C and one dtype in all of a batch, found "
+            f'{found or "none"}. Convert them in the `transform`, or the data set with `color="rgb"`.'
+        )
+    return each
+
+
 def pad_images(
     images: Tensor | Sequence[Tensor], size_divisor: int = 1, *, pool: BufferPool | None = None
 ) -> PaddedImages:
@@ -80,17 +165,7 @@ def pad_images(
     """
     if size_divisor < 1:
         raise refusal("size_divisor", "at least 1", size_divisor)
-    each = list(images)
-    kinds = {(image.ndim, len(image), image.dtype) if isinstance(image, Tensor) else type(image) for image in each}
-    if len(kinds) != 1 or not isinstance(each[0], Tensor) or each[0].ndim != 3:
-        found = ", ".join(
-            f"{tuple(image.shape)} {image.dtype}" if isinstance(image, Tensor) else type(image).__name__
-            for image in each[:10]
-        )
-        raise ValueError(
-            "images: expected tensors (C, H, W), of one C and one dtype in all of a batch, found "
-            f'{found or "none"}. Convert them in the `transform`, or the data set with `color="rgb"`.'
-        )
+    each = _alike(images)
     sizes = torch.tensor([image.shape[1:] for image in each])
     height, width = (-(-side // size_divisor) * size_divisor for side in sizes.amax(0).tolist())
     if isinstance(images, Tensor) and images.shape[-2:] == (height, width):

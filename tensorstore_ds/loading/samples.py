@@ -207,6 +207,11 @@ class Samples(Dataset[Sample]):
     def image_sizes(self) -> NDArray[np.int32]:
         """(n, 2) int32, height and width of every sample's stored image."""
 
+    @property
+    @abstractmethod
+    def _placed_sizes(self) -> NDArray[np.int32]:
+        """(n, 2) int32, height and width of every sample's image after a decode plan, or as stored with several."""
+
     @abstractmethod
     def __len__(self) -> int:
         """Number of samples."""

@@ -50,8 +50,8 @@ class SizeBucketSampler(Sampler[list[int]]):
     True
 
     Args:
-        dataset: a `StoreDataset`, whose stored image sizes are used. For other data sets, and for transforms that
-            change sizes, pass the height and width of every sample, (n, 2) integers.
+        dataset: a `StoreDataset`, whose image sizes are used, as its decode plan places them. For other data sets, and
+            for transforms that change sizes, pass the height and width of every sample, (n, 2) integers.
         batch_size: number of images in a batch.
         pixels: largest number of pixels in a batch, instead of `batch_size`. Each image counts with the batch's padded
             height and width. A larger image is alone in its batch.
@@ -212,7 +212,7 @@ def _sizes_of(dataset: Samples | ArrayLike) -> NDArray[np.int32]:
     if isinstance(dataset, Samples):
         if "image" not in dataset.schema:
             raise refusal("dataset", "images", ", ".join(dataset.schema))
-        return dataset.image_sizes
+        return dataset._placed_sizes
     sizes = np.asarray(dataset)
     if sizes.ndim != 2 or sizes.shape[1] != 2 or sizes.dtype.kind not in "iu" or (sizes.size and sizes.min() < 1):
         found = f"a {type(dataset).__name__}" if sizes.dtype == object else f"{sizes.dtype} of shape {sizes.shape}"

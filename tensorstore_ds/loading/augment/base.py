@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tensorstore_ds.loading.buffers import BufferPool, pinned
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.loading.padding import PaddedImages
+from tensorstore_ds.loading.padding import PackedPatches, PaddedImages
 from tensorstore_ds.seeding import Bits, fold
 
 Params = dict[str, Tensor]
@@ -78,7 +78,7 @@ class OfBatches(nn.Module):
         if not isinstance(batch, tuple):
             return self.transform_batch(batch, rows, epoch)
         image, *others = batch or (None,)
-        images = image._asdict() if isinstance(image, PaddedImages) else {"image": image}
+        images = image._asdict() if isinstance(image, PaddedImages | PackedPatches) else {"image": image}
         if len(others) == 1 and isinstance(others[0], Mapping) and _name_of(others[0]) is None:
             result = self.transform_batch({**images, **others[0]}, rows, epoch)
             return _first_member(result, image), result
@@ -100,8 +100,8 @@ class OfBatches(nn.Module):
 
 def _first_member(result: dict[str, Any], image: Any) -> Any:
     """Return the first member of a tuple's result, in the form that `image` had."""
-    if isinstance(image, PaddedImages):
-        return PaddedImages(*(result.pop(name) for name in image._fields))
+    if isinstance(image, PaddedImages | PackedPatches):
+        return type(image)(*(result.pop(name) for name in image._fields))
     return result.pop("image")
 
 
@@ -216,9 +216,14 @@ class BatchTransform(OfBatches):
         return ", ".join(f"{k}={v!r}" for k, v in shown if not k.startswith("_") and k != "training")
 
 
-def check_images(batch: Mapping[str, Any]) -> Tensor:
-    """Return the batch's images. Raises `ValueError` if a batch transform cannot use them."""
+def check_images(batch: Mapping[str, Any], *, whole: bool = True) -> Tensor:
+    """Return the batch's images. Raises `ValueError` if a batch transform cannot use them, or they are not `whole`."""
     images = batch.get("image")
+    if whole and "image_offsets" in batch:
+        raise ValueError(
+            "batch['image']: expected whole images, found patches, which a Normalize alone can change. Crop and mirror "
+            "in `decode`, and change colors in a `transform` of StoreDataset."
+        )
     if not isinstance(images, Tensor) or images.ndim != 4:
         if images is None and "image_0" in batch:
             raise ValueError(

@@ -130,6 +130,49 @@ class Resize(Fitting):
         )
 
 
+class ResizeToPatches(Fitting):
+    """Resize each image near its own size, so that a vision transformer with patches sees all of it.
+
+    Heights and widths become multiples of `patch_size`, rounded to the nearest. Images with more than `max_patches`
+    are reduced, and images with fewer than `min_patches` enlarged. Both keep the aspect ratio, up to a patch. This is
+    the formula of Qwen2-VL's processor, for models such as NaViT (arXiv 2307.06304).
+
+    >>> images = torch.zeros(2, 3, 40, 90, dtype=torch.uint8)
+    >>> tsds.transforms.ResizeToPatches(16, max_patches=8)({"image": images})["image"].shape
+    torch.Size([2, 3, 16, 64])
+    >>> plan = tsds.transforms.ResizeToPatches(16, max_patches=12)
+    >>> voc = tsds.StoreDataset("voc.tsds", "train", fields=["image"], decode=plan)
+    >>> batch = next(iter(tsds.DataLoader(voc, 2, collate_images="patches", size_divisor=16)))
+    >>> batch["image"].shape, batch["image_offsets"].tolist(), batch["image_position"][:4].tolist()
+    (torch.Size([24, 3, 16, 16]), [0, 12, 24], [[0, 0], [0, 1], [0, 2], [0, 3]])
+
+    Args:
+        patch_size: height and width of a patch in pixels.
+        max_patches: largest number of patches of an image. For a number of pixels, divide it by ``patch_size ** 2``.
+        min_patches: smallest number of patches of an image, unless its shape allows none between the two numbers.
+        exact: in a decode plan, whether JPEG files are decoded at their own size, as in `Resize`.
+    """
+
+    _fixes_size = False
+
+    def __init__(self, patch_size: int, max_patches: int, *, min_patches: int = 1, exact: bool | None = None) -> None:
+        super().__init__()
+        (self.patch_size, _), self.exact = size_of(patch_size), exact
+        self.max_patches, self.min_patches = max_patches, min_patches
+        if not 1 <= min_patches <= max_patches <= (MOST_SIDE // self.patch_size) ** 2:
+            found = f"{min_patches} and {max_patches}"
+            raise refusal("max_patches", "1 or more, and at least the smallest number", found)
+
+    def _place(self, placements: Placements, keys: Bits) -> Placements:
+        sides = placements.size / self.patch_size
+        whole, count = np.rint(sides).clip(1), sides.prod(axis=1, keepdims=True)
+        fewer = np.floor(sides * np.sqrt(self.max_patches / count)).clip(1, self.max_patches)
+        more = np.ceil(sides * np.sqrt(self.min_patches / count))
+        grid = np.where(whole.prod(axis=1, keepdims=True) < self.min_patches, more, whole)
+        grid = np.where(grid.prod(axis=1, keepdims=True) > self.max_patches, fewer, grid)
+        return placements.resize(grid * self.patch_size)
+
+
 class CenterCrop(Fitting):
     """Crop a part of fixed size from the center of each image, like torchvision's `CenterCrop`.
 

@@ -107,7 +107,7 @@ class Normalize(OfBatches):
 
     def _change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
         """Return the normalized images of a batch. `params` is not used."""
-        images = check_images(batch)
+        images = check_images(batch, whole=False)
         if images.shape[1] != len(self.mean):
             raise ValueError(f"Normalize: expected images of {len(self.mean)} channels, found {images.shape[1]}.")
         largest = white_of(images.dtype, self.bits)
