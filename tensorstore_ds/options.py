@@ -137,7 +137,7 @@ class Option:
         is_list = isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping | Set)
         values = tuple(value) if is_list else ()
         if several is tuple and items[-1] is not Ellipsis and len(values) != len(items):
-            raise refusal(self.name, "a number or (height, width)", _shown(value))
+            raise refusal(self.name, "a number or (height, width)", repr(value))
         if not is_list:
             raise refusal(self.name, f"a list of {'names' if self.item is not int else 'numbers'}", _shown(value))
         if not values:
@@ -501,7 +501,12 @@ def _nearest(word: str, choices: Iterable[str]) -> str:
 def meant_path(path: Path) -> str:
     """A question for the end of a message, if one of the first names next to a missing path is similar."""
     with contextlib.suppress(OSError, ValueError), os.scandir(path.parent) as entries:
-        return meant(path.name, sorted(entry.name for entry in islice(entries, _MOST_NAMES)))
+        names = sorted(
+            (entry.name for entry in islice(entries, _MOST_NAMES)), key=lambda name: name.endswith(path.suffix)
+        )
+        bare = {name.removesuffix(path.suffix): name for name in names}  # equal suffixes are not similar names
+        near = _nearest(path.name.removesuffix(path.suffix), bare)
+        return f" Did you mean {bare[near]}?" if near else ""
     return ""
 
 

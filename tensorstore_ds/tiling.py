@@ -22,7 +22,7 @@ def size_of(size: int | Sequence[int]) -> tuple[int, int]:
     except (TypeError, ValueError):
         height = width = 0
     if min(height, width) < 1 or max(height, width) > MOST_SIDE:
-        raise refusal("size", f"a positive number up to {MOST_SIDE}, or (height, width)", size)
+        raise refusal("size", f"a positive number up to {MOST_SIDE}, or (height, width)", repr(size))
     return height, width
 
 

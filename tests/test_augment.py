@@ -183,6 +183,8 @@ def test_other_rows_are_refused(transform: torch.nn.Module, arguments: dict[str,
         (lambda: RandomResizedCrop(4, scale=(0, 1)), "`scale`: expected two positive numbers"),
         (lambda: RandomResizedCrop(4, ratio=(2, 1)), "`ratio`: expected two positive numbers"),
         (lambda: RandomHorizontalFlip(1.5), "`p`: expected a probability"),
+        (lambda: RandomHorizontalFlip("0.5"), "`p`: expected a probability .*, found '0.5'"),  # type: ignore[arg-type]
+        (lambda: RandomResizedCrop("224"), "`size`: expected a positive number .*, found '224'"),  # type: ignore[arg-type]
         (lambda: ColorJitter(brightness=-0.1), "`brightness`: expected a number of at least 0"),
         (lambda: ColorJitter(contrast=(2, 1)), "`contrast`: expected a number of at least 0"),
         (lambda: ColorJitter(1)({"image": torch.zeros(1, 2, 4, 4)}), "expected images of 1 or 3 channels, found 2"),

@@ -113,6 +113,8 @@ def test_classes_come_in_the_order_of_a_file_or_of_names(photos: Path, tmp_path:
     names.write_text("dog, cat", "utf-8")
     done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", names)
     assert "The list has one name, 'dog, cat': write one name per line." in done.stderr
+    done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", "nowhere")
+    assert "The list has one name, 'nowhere': if that is a file, correct its path." in done.stderr
     done = tsds("convert", photos, tmp_path / "x.tsds", "--classes", tmp_path / "nothing")
     assert (done.exit_code, "the class list cannot be used" in done.stderr) == (1, True)
 

@@ -52,7 +52,7 @@ def test_a_value_becomes_one_of_pythons_own_types(name: str, value: Any, kept: A
     [
         ("size", (4,), "expected a number or (height, width), found (4,)."),
         ("size", (4, 4, 4), "expected a number or (height, width), found (4, 4, 4)."),
-        ("size", "8x8", "expected a number or (height, width), found 8x8."),
+        ("size", "8x8", "expected a number or (height, width), found '8x8'."),
         ("size", (True, True), "expected 1 or more, found (True, True)."),
         ("size", True, "expected 1 or more, found (True, True)."),
         ("size", (0, 5), "expected 1 or more, found 0x5."),

@@ -300,6 +300,9 @@ class Location:
         if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:
             what = "the credentials have expired, or the clock is wrong"
             return RemoteError(f"{where}: access is refused: {what}. Get new ones and try again.", "refused")
+        if "http://169.254." in text:  # where machines of a cloud ask for theirs
+            what = "no credentials were found, and this machine is none of a cloud that gives it some"
+            return RemoteError(f"{where}: {what}. Set them in the environment, or check the network.", "refused")
         refused = isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError)
         if refused or number in ("401", "403"):
             return RemoteError(f"{where}: access is refused. Check the credentials and their permissions.", "refused")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +97,19 @@ def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where
         advice = "Add it to the list, or correct the source."
         if one and re.search(r"[\s,;]", wanted[0]):
             advice = f"The list has one name, {shown_name(wanted[0])}: write one name per line."
+        elif one and wanted[0] not in names:
+            advice = f"{advice} The list has one name, {shown_name(wanted[0])}: if that is a file, correct its path."
         raise SourceError(Problem(where, f"unknown-{what}", message), advice)
+
+
+def some_names(classes: Collection[object]) -> str:
+    """The number of classes and the first names, for an error message.
+
+    >>> some_names(["cat", "dog"]), some_names(range(9))
+    ('2 classes (cat, dog)', '9 classes (0, 1, 2, 3, 4, ...)')
+    """
+    first = [str(each)[:_SHOWN] for each in islice(classes, 5)]
+    return f"{len(classes)} classes ({', '.join([*first, '...'] if len(classes) > 5 else first)})"
 
 
 def shown_name(name: str) -> str:

@@ -25,7 +25,7 @@ from tensorstore_ds.format.schema import DTYPES, MOST_CHANNELS, NAME, ArraySpec
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
 from tensorstore_ds.sources.files import NO_VOLUMES
-from tensorstore_ds.sources.names import RESERVED, field_name, number_classes, numbered_keypoints
+from tensorstore_ds.sources.names import RESERVED, field_name, number_classes, numbered_keypoints, some_names
 
 _LABEL_KEYS = ("label", "labels")
 #: Names of arrays that may have a number for each class.
@@ -186,7 +186,7 @@ class SampleReader:
         index = indices.get(label, len(indices)) if isinstance(label, str) else label
         least = UNLABELLED if field == "label" else 0
         if not least <= index < len(indices):
-            message = f"expected a label of the {len(indices)} classes, found {label}."
+            message = f"expected a label of the {some_names(indices)}, found {label!r}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         return index
 
@@ -211,7 +211,7 @@ def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
     if isinstance(parts.labels, tuple):
         places = {each: i for i, each in enumerate(field.classes)}
         if unknown := [each for each in parts.labels if each not in places]:
-            message = f"expected labels of the {len(places)} classes, found {unknown[0]}."
+            message = f"expected labels of the {some_names(places)}, found {unknown[0]!r}."
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         row = field.row_of(places[each] for each in parts.labels)
     elif array is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce
 from typing import Any
@@ -58,6 +59,8 @@ class Condition:
             self._tree = ast.parse(self._text, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             found = error.msg if isinstance(error, SyntaxError) else str(error)
+            if re.search(r"(?<![=<>!])=(?!=)", self._text):
+                found = "to compare, write =="
             raise self._wrong(
                 "a condition such as label == 'cat' and width > 200", f"{text[:80]!r} ({found})"
             ) from error

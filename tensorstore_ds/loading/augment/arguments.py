@@ -45,7 +45,7 @@ def limits(name: str, value: object, *, least: float = -math.inf, most: float = 
 def number(name: str, value: float, *, most: float, expected: str) -> float:
     """Check a number in [0, most]."""
     if not isinstance(value, Real) or not 0 <= value <= most:
-        raise refusal(name, expected, value)
+        raise refusal(name, expected, repr(value))
     return float(value)
 
 

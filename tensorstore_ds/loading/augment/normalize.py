@@ -72,7 +72,12 @@ class Normalize(OfBatches):
     ) -> None:
         super().__init__()
         self.bits = bits
-        self.mean, self.std = tuple(mean), tuple(std)
+        try:
+            self.mean, self.std = tuple(map(float, mean)), tuple(map(float, std))
+        except (TypeError, ValueError):
+            raise ValueError(
+                f"Normalize: expected lists of a mean and a std for each channel, found {mean!r} and {std!r}."
+            ) from None
         self.dtype = dtype
         self._has_looked = False  # whether the values of the first batch were checked
         if len(self.mean) != len(self.std) or not self.mean or not min(self.std) > 0:
