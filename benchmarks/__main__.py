@@ -35,6 +35,7 @@ from benchmarks import (
     torchvision_transforms,
     training,
     viewer,
+    views,
     whole_job,
 )
 from benchmarks.gpu import run as gpu
@@ -68,6 +69,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "soak": soak.measure,
     "batch_transforms": batch_transforms.measure,
     "torchvision_transforms": torchvision_transforms.measure,
+    "views": views.measure,
     "whole_job": whole_job.measure,
     "first_batch": whole_job.measure_first_batch,
     "photographs": photograph_race.measure,

@@ -93,7 +93,9 @@ medians of processor time. Transforms with a probability change every image.
 
 At 224x224x3, some transforms with few operations per pixel are below 1: a batch transform also copies each changed
 image into the batch, and separates and interleaves channels-last memory. At 32x32x3, torchvision spends most of its
-time per call."""
+time per call.
+
+DINO's crops come from a store with the files (`source`), and for torchvision from the files."""
 _ROW_SIZES = """## Row sizes
 
 Random rows are gathered from memory in one thread, into two buffers. One begins at a page boundary, as large buffers
@@ -395,7 +397,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (_FEED, ("feed",)),
     (_JOB, ("whole_job", "first_batch")),
     (_TRANSFORMS, ("batch_transforms",)),
-    (_TORCHVISION, ("torchvision_transforms",)),
+    (_TORCHVISION, ("torchvision_transforms", "views")),
     (_ROW_SIZES, ("row_sizes",)),
     (_TILES, ("tiles",)),
     (_VIEWER, ("viewer",)),
