@@ -134,32 +134,28 @@ def private_megabytes() -> float:
 # --- the picture of docs/large-images.md ----------------------------------------------------------------------------
 
 PICTURE = Path(__file__).parent.parent / "docs/tiles.jpg"
-_COLORS = ("#e8590c", "#1971c2", "#2f9e44")
 _GAP, _ZOOM = 12, 2  # pixels of the picture
 
 
-def draw(voc: Path, out: Path = PICTURE, row: int = 3, size: int = 256) -> None:
-    """An image of a VOC folder with the grid of its tiles, and beside it the tiles with their boxes."""
+def draw(voc: Path, out: Path = PICTURE, row: int = 3, size: int = 272) -> None:
+    """An image of a VOC folder, its tiles' overlaps shaded, and beside it the tiles with their boxes."""
     with tempfile.TemporaryDirectory() as folder:
         tsds.convert(voc, Path(folder) / "s.tsds", on_error="skip", encoding="source")
         dataset = tsds.StoreDataset(Path(folder) / "s.tsds").subset([row])
         tiles = Tiles(dataset, size)
         image = _drawn(dataset[0])
-        height, width = (_ZOOM * int(length) for length in dataset.image_sizes[0])
-        columns = len(np.unique(tiles.positions[:, 2]))
-        side = (height - _GAP * (len(tiles) // columns - 1)) // (len(tiles) // columns)
-        canvas = Image.new("RGB", (width + (side + _GAP) * columns + _GAP, height), "white")
+        rows, columns = (len(np.unique(tiles.positions[:, axis])) for axis in (1, 2))
+        covered = np.zeros((image.height, image.width), np.uint8)
+        for _, y, x in (_ZOOM * tiles.positions).tolist():
+            covered[y : y + _ZOOM * size, x : x + _ZOOM * size] += 1
+        image.paste("#1971c2", mask=Image.fromarray(np.where(covered > 1, 90, 0).astype(np.uint8)))
+        side = (image.height - _GAP * (rows - 1)) // rows
+        canvas = Image.new("RGB", (image.width + (side + _GAP) * columns + _GAP, image.height), "white")
         canvas.paste(image)
-        pen = ImageDraw.Draw(canvas)
-        for number, (_, y, x) in enumerate(tiles.positions.tolist()):
-            color = _COLORS[number % columns]
-            inset = 2 * (number % columns + number // columns)  # so that edges on each other are seen
-            box = [_ZOOM * x + inset, _ZOOM * y + inset, _ZOOM * (x + size) - 1 - inset, _ZOOM * (y + size) - 1 - inset]
-            pen.rectangle(box, outline=color, width=3)
+        for number in range(len(tiles)):
             tile = _drawn(tiles[number]).resize((side, side), Image.Resampling.LANCZOS)
-            at = width + 2 * _GAP + number % columns * (side + _GAP), number // columns * (side + _GAP)
-            canvas.paste(tile, at)
-            pen.rectangle([at[0] - 3, at[1], at[0] + side + 2, at[1] + side - 1], outline=color, width=3)
+            at = number % columns * (side + _GAP), number // columns * (side + _GAP)
+            canvas.paste(tile, (image.width + 2 * _GAP + at[0], at[1]))
         canvas.resize((canvas.width * 2 // 3, canvas.height * 2 // 3), Image.Resampling.LANCZOS).save(out, quality=88)
 
 
@@ -170,7 +166,7 @@ def _drawn(sample: dict[str, Any]) -> Image.Image:
     pen = ImageDraw.Draw(image)
     for box in sample["objects"]["boxes"].tolist():
         x1, y1, x2, y2 = (_ZOOM * each for each in box)
-        pen.rectangle([x1, y1, x2 - 1, y2 - 1], outline="black", width=3)
+        pen.rectangle([x1, y1, x2 - 1, y2 - 1], outline="#e8590c", width=4)
     return image
 
 

@@ -125,7 +125,7 @@ class Drawing:
 def image_way() -> Drawing:
     """An image from its file to the GPU."""
     made = Drawing(
-        920, 300, "The way of an image: converted once, then loaded in every epoch"
+        920, 300, "The path of an image: converted once, then loaded in every epoch"
     )
     made.text(20, 34, "Conversion, once", bold=True)
     steps = (
@@ -313,7 +313,7 @@ def ranks() -> Drawing:
     made.text(
         470,
         208,
-        "Each row comes once, but for a remainder that the ranks do not divide.",
+        "Each row comes once, except a remainder.",
         "quiet",
     )
     return made
@@ -341,7 +341,7 @@ def partial() -> Drawing:
     made.text(
         20,
         246,
-        "Readers see nothing or a complete store. Other options than before are refused, with the differences.",
+        "Readers see nothing or a complete store. Changed options stop the run and are listed.",
         "quiet",
     )
     return made

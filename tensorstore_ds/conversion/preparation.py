@@ -484,7 +484,7 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
         what.append(f"colors: {_named(surveyed.kinds, surveyed.first)}{' (stored as RGB)' if mixed else ''}")
     color = ' and `color="rgb"`' if colors_differ else ""
     if len(surveyed.dtypes) > 1:
-        advice = 'Write all with one depth, or leave out those that differ from most with `on_error="skip"`.'
+        advice = 'Save all images with one bit depth, or leave out those that differ from most with `on_error="skip"`.'
     elif sizes_differ and masks:
         fits = '`fit="pad"`, `fit="crop"` or `fit="stretch"`'
         advice = f"Masks are stored as pixels of one size: pass `size`{color} with {fits}."
