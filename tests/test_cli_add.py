@@ -98,7 +98,7 @@ def test_parquet(store: Path, tmp_path: Path) -> None:
     assert "found none for 1 of 8, such as 'train/0.png'. Pass --missing to give them a value" in message
     assert tsds("add", store, tmp_path / "n.parquet", "--missing", "-1").exit_code == 0
     assert field(store, "x") == [-1, *range(7)]
-    pq.write_table(pa.table({"key": pa.array(KEYS), "x": pa.array([[1.5]] * 8)}), tmp_path / "l.parquet")
+    pq.write_table(pa.table({"key": pa.array(KEYS), "x": pa.array([[[1.5]]] * 8)}), tmp_path / "l.parquet")
     assert "expected numbers or texts in x, found list<" in refused("add", store, tmp_path / "l.parquet", "--replace")
 
 

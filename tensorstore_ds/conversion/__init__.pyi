@@ -3,6 +3,7 @@ from ..sources.names import (
     read_classes as read_classes,
     read_keypoints as read_keypoints,
 )
+from ..sources.samples import RaggedRows as RaggedRows
 from .encodings import Auto as Auto, Raw as Raw, SourceFiles as SourceFiles
 from .estimate import Estimate as Estimate
 from .options import RepackOptions as RepackOptions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tensorstore_ds.format.kinds import LabelsField, MaskField, ObjectsField, RawImageField
+from tensorstore_ds.format.kinds import LabelsField, MaskField, ObjectsField, RaggedField, RawImageField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, first_of_kind, of_kind
 from tensorstore_ds.format.kinds.objects import IGNORED
 from tensorstore_ds.format.schema import ArraySpec
@@ -148,6 +149,14 @@ def _objects(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool)
     return PackedObjects(torch.from_numpy(ragged.offsets), {n: torch.from_numpy(v) for n, v in ragged.values.items()})
 
 
+def _ragged(split: Split, name: str, rows: NDArray[np.int64], pool: BufferPool) -> Value:
+    """A list with a tensor (m, ...) for each sample, views of one tensor."""
+    found = split.table(name).take(rows)
+    (values,) = found.values.values()
+    tensor = torch.from_numpy(values)
+    return [tensor[first:last] for first, last in pairwise(found.offsets.tolist())]
+
+
 #: By class of fields. Classes that are not named have the gatherer of the nearest class that they derive from.
 GATHERERS: dict[type[Field], Gatherer] = {
     Field: Gatherer(_list, on_device=False),
@@ -155,6 +164,7 @@ GATHERERS: dict[type[Field], Gatherer] = {
     RawImageField: Gatherer(lambda *asked: _channels_first(_array(*asked)), _channels_first, has_views=True),
     LabelsField: Gatherer(_labels, lambda rows: torch.where(rows < 0, torch.nan, rows.to(torch.float32))),
     ObjectsField: Gatherer(_objects),
+    RaggedField: Gatherer(_ragged, on_device=False),
 }
 
 

@@ -16,7 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError, one_line
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, MaskField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import (
+    OBJECT_VALUES,
+    LabelField,
+    LabelsField,
+    MaskField,
+    ObjectsField,
+    RaggedField,
+    TextField,
+)
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
@@ -38,6 +46,40 @@ _TEXTS = "texts"
 
 
 @dataclass(frozen=True, slots=True)
+class RaggedRows:
+    """A value of a sample with any number of rows, for `Writer` and `convert`: an array (m, ...), and m may differ.
+
+    >>> pixels = np.zeros((32, 32, 3), np.uint8)
+    >>> with tsds.Writer("out.tsds") as writer:
+    ...     for words in (2, 0, 5):
+    ...         embeddings = np.zeros((words, 768), np.float16)
+    ...         writer.append("train", image=pixels, words=tsds.conversion.RaggedRows(embeddings))
+    >>> tsds.open("out.tsds")["train"][2]["words"].shape
+    (5, 768)
+
+    Attributes:
+        values: array or tensor (m, ...).
+    """
+
+    values: Any
+
+    def array(self) -> NDArray[Any]:
+        """The values as an array."""
+        array = as_array(self.values)
+        if array is None or not array.ndim or 0 in array.shape[1:]:
+            found = f"{getattr(self.values, 'dtype', type(self.values).__name__)} {getattr(self.values, 'shape', '')}"
+            raise ValueError(f"expected an array (m, ...) of numbers, found {found.strip()}{advice_on(self.values)}")
+        return array
+
+
+def advice_on(value: Any) -> str:
+    """What to do about a tensor of a type that stores lack; empty for all else."""
+    if str(getattr(value, "dtype", "")) != "torch.bfloat16":
+        return ""
+    return ". Pass its view(torch.uint16), and take the view(torch.bfloat16) of batches"
+
+
+@dataclass(frozen=True, slots=True)
 class Parts:
     """The parts of a sample."""
 
@@ -50,6 +92,7 @@ class Parts:
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)  #: numbers that are fields of their own, by name
     texts: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  #: of `TEXT_NAMES`
     ignored: tuple[str, ...] = ()  #: names of what is neither
+    ragged: frozenset[str] = frozenset()  #: names of `arrays` whose length differs between samples
 
     @property
     def has_classes(self) -> bool:
@@ -105,7 +148,9 @@ class SampleReader:
         for name in parts.texts:
             self._add(fields, name.lower(), name, TextField())
         for name, array in parts.arrays.items() if labels is None else _others(parts.arrays).items():
-            field = ArrayField(ArraySpec(array.dtype.name, array.shape))
+            field: Field = ArrayField(ArraySpec(array.dtype.name, array.shape))
+            if name in parts.ragged:
+                field = RaggedField.of(ArraySpec(array.dtype.name, array.shape[1:]))
             self._add(fields, self._checked_name(name, array), name, field)
         self.use(fields)
         return self._left_out(parts)
@@ -231,7 +276,10 @@ def _own(image: Any) -> Any:
 
 def _parts_shapes(parts: Parts) -> dict[str, str]:
     """The fields of a sample, and the property of each that must not differ."""
-    shapes = {field_name(name): f"{a.dtype.name} {a.shape}" for name, a in parts.arrays.items()}
+    shapes = {
+        field_name(name): _of_lists(a.dtype.name, a.shape[1:]) if name in parts.ragged else f"{a.dtype.name} {a.shape}"
+        for name, a in parts.arrays.items()
+    }
     if parts.label is not None:
         shapes["label"] = "int64 ()"
     if parts.mask is not None:
@@ -240,6 +288,11 @@ def _parts_shapes(parts: Parts) -> dict[str, str]:
     each = {name: _LISTS if name in LISTS else str(array.shape[1:]) for name, array in objects.items()}
     shapes |= {name.lower(): _TEXTS for name in parts.texts}
     return shapes | {f"objects.{name}": shape for name, shape in each.items()}
+
+
+def _of_lists(dtype: str, shape: tuple[int, ...]) -> str:
+    """The property of a ragged field that must not differ."""
+    return f"lists of {dtype} {shape}"
 
 
 def _text_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
@@ -253,6 +306,8 @@ def _field_shapes(fields: Mapping[str, Field]) -> dict[str, str]:
             shapes[name] = _MASK
         elif isinstance(each, ArrayField):
             shapes[name] = f"{each.spec.dtype} {each.spec.shape}"
+        elif isinstance(each, RaggedField):
+            shapes[name] = _of_lists(each.spec.dtype, each.spec.shape)
         elif isinstance(each, TableField) and name not in shapes:
             values = {value: _LISTS if spec.is_ragged else str(spec.shape) for value, spec in each.values.items()}
             shapes.update({f"{name}.{value}": shape for value, shape in values.items()})
@@ -344,9 +399,13 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     labels: tuple[str, ...] | int | None = None
     fields: dict[str, NDArray[Any]] = {}
     texts: dict[str, tuple[str, ...]] = {}
-    ignored: list[str] = []
+    ragged, ignored = set[str](), list[str]()
     for name, value in values.items():
         if name in taken or (name == "label" and unlabelled):
+            continue
+        if isinstance(value, RaggedRows):
+            fields[str(name)] = value.array()
+            ragged.add(str(name))
             continue
         if str(name).lower() in TEXT_NAMES and (found_texts := texts_of(value)) is not None:
             texts[str(name)] = found_texts
@@ -370,7 +429,9 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
     if not arrays and source is None and label is None and labels is None and not unlabelled and not fields:
         raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
     objects = None if source is None else object_values(source)
-    return Parts(_image(image), label, unlabelled, labels, objects, mask, fields, texts, tuple(ignored))
+    return Parts(
+        _image(image), label, unlabelled, labels, objects, mask, fields, texts, tuple(ignored), frozenset(ragged)
+    )
 
 
 def texts_of(value: object) -> tuple[str, ...] | None:

@@ -89,14 +89,14 @@ class ParquetTable:
             raise OptionError(f"{path}: expected columns whose names differ, found {', '.join(self.names)[:200]}.")
 
     def empty(self, column: str) -> NDArray[Any] | None:
-        """An array of 0 rows; None for texts. Raises `OptionError` if a column is neither numbers nor texts."""
+        """An array of 0 rows; None for texts and lists of any length. Raises `OptionError` for all else."""
         kind = self._schema.field(column).type
         dtype, shape = numbers_of(kind)
         if dtype:
             return np.empty((0, *shape), dtype)
-        if is_text(element_of(kind)):
+        if is_text(element_of(kind)) or numbers_of(element_of(kind))[0]:
             return None
-        advice = "Lists of numbers need a fixed size. Choose other columns with `columns`."
+        advice = "Lists in lists need a fixed size. Choose other columns with `columns`."
         raise OptionError(f"{self._path}: expected numbers or texts in {column}, found {str(kind)[:80]}. {advice}")
 
     def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
@@ -107,6 +107,10 @@ class ParquetTable:
                 found: dict[str, Cells] = {name: list(map(str, values_of(table.column(name)))) for name in named}
                 for column in columns:
                     like, cells = self.empty(column), table.column(column)
+                    dtype, shape = numbers_of(element_of(cells.type))
+                    if like is None and dtype:
+                        found[column] = [row for chunk in cells.chunks for row in _lists(column, chunk, dtype, shape)]
+                        continue
                     found[column] = (
                         values_of(cells) if like is None or cells.null_count else _array(column, cells, like)
                     )
@@ -136,6 +140,17 @@ def key_column(path: Path, names: Sequence[str], key: str | None) -> str:
 def split_column(names: Sequence[str]) -> str | None:
     """The column of names of splits."""
     return next((name for name in names if column_name(name) in SPLIT_COLUMN_NAMES), None)
+
+
+def _lists(name: str, chunk: Any, dtype: str, shape: tuple[int, ...]) -> Iterator[NDArray[Any] | None]:
+    """The numbers (m, ...) of each list; None for null."""
+    flat = chunk.values.flatten() if shape else chunk.values
+    if flat.null_count:
+        raise OptionError(f"{name}: expected numbers, found null in a list. Write a number there, such as NaN.")
+    values = flat.to_numpy(zero_copy_only=False).astype(dtype).reshape(-1, *shape)
+    offsets = chunk.offsets.to_pylist()
+    for i, is_there in enumerate(chunk.is_valid().to_pylist()):
+        yield values[offsets[i] : offsets[i + 1]] if is_there else None
 
 
 def _array(name: str, column: Any, like: Any) -> NDArray[Any]:

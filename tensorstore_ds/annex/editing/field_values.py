@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.given import Given, GivenRows, GivenTable, offsets_of
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, RaggedField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
@@ -20,11 +20,11 @@ from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, LIMIT, NAME, ArraySpec
 from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.sources.names import flip_pairs
-from tensorstore_ds.sources.samples import as_array, object_values, texts_of
+from tensorstore_ds.sources.samples import advice_on, as_array, object_values, texts_of
 
 #: Values of a field: a NumPy array, a tensor, or a list, with a row for each sample.
 Values = Any
-_EXPECTED = "numbers (N, ...), a list of texts, a list of lists of texts, or a list of dicts of objects"
+_EXPECTED = "numbers (N, ...), a list of texts, of lists of texts, of arrays (m, ...), or of dicts of objects"
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,8 @@ def field_of(name: str, values: Mapping[str, Values], known: Known) -> tuple[Fie
     """
     try:
         first = next((each for each in values.values() if len(each)), next(iter(values.values())))
+        if any(map(_is_ragged, values.values())):
+            return _ragged(values)
         kind = _kind(first)
         if kind is None:
             raise ValueError(f"expected {_EXPECTED}, found {_shown(first)}")
@@ -88,6 +90,15 @@ def _kind(values: Values) -> str | None:
         if isinstance(first, list | tuple) and all(isinstance(text, str) for row in values for text in row or ()):
             return "texts"
     return "numbers" if as_array(values) is not None else None
+
+
+def _is_ragged(values: Values) -> bool:
+    """Whether values are arrays (m, ...) of differing lengths, and None. Lists of lists may be a mistake."""
+    if not isinstance(values, list | tuple) or as_array(values) is not None:
+        return False
+    given = [each for each in values if each is not None]
+    are_arrays = all(isinstance(each, np.ndarray) or hasattr(each, "detach") for each in given)
+    return bool(given) and are_arrays and all((row := as_array(each)) is not None and row.ndim for each in given)
 
 
 # --- numbers and labels -------------------------------------------------------------------------------------------
@@ -164,6 +175,22 @@ def _one(text: object) -> str:
     if text is None or isinstance(text, str):
         return text or ""
     raise ValueError(f"expected one class name for each sample, found {_shown(text)}")
+
+
+def _ragged(values: Mapping[str, Values]) -> tuple[Field, dict[str, Given]]:
+    """Arrays (m, ...), one for each sample; None has no rows."""
+    arrays = {split: [_array(np.empty(0) if row is None else row) for row in rows] for split, rows in values.items()}
+    spec = _spec(max((row for rows in arrays.values() for row in rows), key=lambda row: (len(row), row.ndim)))
+    field, made = RaggedField.of(spec), dict[str, Given]()
+    for split, rows in arrays.items():
+        if wrong := [i for i, row in enumerate(rows) if len(row) and _spec(row) != spec]:
+            found = f"{rows[wrong[0]].dtype} {rows[wrong[0]].shape} in row {wrong[0]} of {split}"
+            raise ValueError(f"expected an array (m, ...) of {spec} for each sample, found {found}")
+        items = _joined([row for row in rows if len(row)], spec)
+        made[split] = GivenTable(
+            offsets_of(map(len, rows)), {name: _rows_of(items, spec) for name in field.values}, rows=range(len(rows))
+        )
+    return field, made
 
 
 # --- tables -------------------------------------------------------------------------------------------------------
@@ -279,4 +306,6 @@ def _shown(value: object) -> str:
         if value.dtype == object:
             return "Python objects. Pass a list, or convert them with astype"
         return f"{value.dtype} {value.shape}"
+    if advice := advice_on(value[0] if isinstance(value, list | tuple) and len(value) else value):
+        return f"bfloat16{advice}"
     return type(value).__name__

@@ -23,6 +23,7 @@ from tensorstore_ds.format.kinds import (
     LabelField,
     LabelsField,
     ObjectsField,
+    RaggedField,
     SizeField,
     TextField,
 )
@@ -133,6 +134,8 @@ def _columns(pa: Any, fields: Mapping[str, Field], left_out: Counter[str]) -> It
             yield column, _objects(pa, name, field)
         elif isinstance(field, TextField):
             yield column, _texts(pa, name)
+        elif isinstance(field, RaggedField):
+            yield column, _ragged(pa, name)
         elif type(field) is ArrayField:
             yield column, _numbers(pa, name)
         elif not isinstance(field, KeyField | SizeField | ImageField):
@@ -195,6 +198,15 @@ def _objects(pa: Any, name: str, field: ObjectsField) -> _Column:
         }
         structs = pa.StructArray.from_arrays(list(values.values()), list(values))
         return pa.ListArray.from_arrays(pa.array(found.offsets.astype(np.int32)), structs)
+
+    return column
+
+
+def _ragged(pa: Any, name: str) -> _Column:
+    def column(split: Split, start: int, stop: int) -> Any:
+        found: Ragged = split.table(name).take(np.arange(start, stop))
+        (values,) = found.values.values()
+        return pa.ListArray.from_arrays(pa.array(found.offsets.astype(np.int32)), _lists(pa, np.asarray(values)))
 
     return column
 

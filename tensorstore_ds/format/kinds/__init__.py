@@ -11,6 +11,7 @@ from tensorstore_ds.format.kinds.label import LabelField
 from tensorstore_ds.format.kinds.labels import LabelsField
 from tensorstore_ds.format.kinds.mask import MaskField
 from tensorstore_ds.format.kinds.objects import OBJECT_VALUES, ObjectsField
+from tensorstore_ds.format.kinds.ragged import RaggedField
 from tensorstore_ds.format.kinds.text import TextField
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "LabelsField",
     "MaskField",
     "ObjectsField",
+    "RaggedField",
     "RaggedImageField",
     "RawImageField",
     "SizeField",
@@ -42,6 +44,7 @@ KINDS: Mapping[str, type[Field]] = {
         KeyField,
         MaskField,
         TextField,
+        RaggedField,
         ArrayField,
     )
 }
