@@ -75,6 +75,7 @@ MEASUREMENTS: Mapping[str, Callable[[Settings], Mapping[str, Any]]] = {
     "photographs": photograph_race.measure,
     "photograph_kernels": photograph_kernels.measure,
     "convert_photographs": photograph_conversion.measure,
+    "keep_photographs": photograph_conversion.measure_kept,
     "training": training.measure,
 }
 #: Those that take hours.

@@ -405,7 +405,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         _CONVERTING,
         (
-            *("convert_mnist", "convert_photographs", "engines", "scan_coco", "check_content"),
+            *("convert_mnist", "convert_photographs", "keep_photographs", "engines", "scan_coco", "check_content"),
             *("edit_stores", "open_large", "memory", "startup"),
         ),
     ),
