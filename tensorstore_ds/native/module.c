@@ -298,7 +298,7 @@ static double add_axis(crop_cover *cover, int axis, const crop_axis *a, int scal
 }
 
 /* All views of an image. Those at one scale are decoded once, if together they need fewer pixels than one by one. */
-static long crop_views(context *memory, const crop_shard *shards, size_t shard_count, crop_job *jobs, const crop_view *views,
+static long crop_views(context *own, const crop_shard *shards, size_t shard_count, crop_job *jobs, const crop_view *views,
                        int count, size_t image, int channels, int32_t *status) {
     long failed = 0;
     for (int scale = 1; scale <= 8; scale *= 2) {
@@ -310,7 +310,7 @@ static long crop_views(context *memory, const crop_shard *shards, size_t shard_c
         double together = (double)(cover.high[0] - cover.low[0]) * (cover.high[1] - cover.low[1]);
         for (int v = 0; v < count; v++)
             if (jobs[v].scale == scale)
-                status[v] = chosen->crop(memory, shards, shard_count, jobs + v, together < apart ? &cover : NULL,
+                status[v] = chosen->crop(own, shards, shard_count, jobs + v, together < apart ? &cover : NULL,
                                          views[v].height, views[v].width, channels,
                                          (uint8_t *)views[v].buffer.buf + image * views[v].nbytes);
     }
