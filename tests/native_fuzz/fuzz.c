@@ -27,6 +27,31 @@ static void decode_and_encode(context *own, bytes_view file) {
     }
 }
 
+/* Two views of an image that are decoded at once, by a cover that need not be theirs. */
+static void crop_twice(context *own, const crop_shard *shard, crop_job job, uint8_t *out) {
+    crop_cover cover = {{job.y.first & 0xFFFF, job.x.first & 0xFFFF}, {job.y.at & 0xFFFF, job.x.at & 0xFFFF}, {0}};
+    crop_job other = job;
+    other.y = job.x, other.x = job.y;
+    kernels_plain.crop(own, shard, 1, &job, &cover, 32, 32, 3, out);
+    kernels_plain.crop(own, shard, 1, &other, &cover, 32, 32, 3, out);
+}
+
+/* As many pixels as a job has of its image, as module.c passes them on. */
+static void resize(context *own, const crop_job *job, bytes_view file) {
+    const int32_t from[2] = {(job->height & 63) + 1, (job->width & 63) + 1};
+    const crop_axis *crops[2] = {&job->y, &job->x};
+    resize_axis axes[2];
+    for (int i = 0; i < 2; i++) {
+        axes[i] = (resize_axis){crops[i]->origin, crops[i]->extent, (crops[i]->resized & 127) + 1};
+        if (!(axes[i].origin >= 0 && axes[i].origin <= from[i] && axes[i].extent > 0 && axes[i].extent <= from[i])) return;
+    }
+    size_t nbytes = 3 * (size_t)from[0] * (size_t)from[1];
+    uint8_t *pixels = malloc(nbytes), *out = malloc(3 * (size_t)axes[0].resized * (size_t)axes[1].resized);
+    for (size_t i = 0; i < nbytes; i++) pixels[i] = file.nbytes ? file.bytes[i % file.nbytes] : 0;
+    kernels_plain.resize(own, pixels, from, axes, out);
+    free(pixels), free(out);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static context *own;
     static uint8_t out[32 * 32 * 3];
@@ -47,6 +72,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     kernels_plain.crop(own, &shard, 1, &job, NULL, 32, 32, job.reserved & 1 ? 1 : 3, out);
     kernels_plain.index(own, shard.file, &entries, &sums);
     decode_and_encode(own, shard.file);
+    crop_twice(own, &shard, job, out);
+    resize(own, &job, shard.file);
     free(own_marks), free(own_file);
     return 0;
 }
