@@ -746,7 +746,7 @@ def test_recorded_digests_are_compared_instead_of_values(tmp_path: Path) -> None
     done = command("compare", first, second, "--quick")
     lines = done.stdout.splitlines()
     assert done.exit_code == 1 and "train  only in A: 1 sample: bee/3.png" in lines
-    assert "train  classes only in B: ant 1, bee 1" in lines
+    assert "train  samples only in B, by class: ant 1, bee 1" in lines
     assert any(line.startswith(f"train  image may differ: {expected['image']} samples: ") for line in lines)
     assert json.loads(command("compare", first, second, "--quick", "--json").stdout)["equal"] is False
     assert command("compare", first, first, "--quick").stdout == "equal to the byte\n"

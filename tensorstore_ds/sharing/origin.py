@@ -27,7 +27,8 @@ class Folder:
     def root(self) -> bytes:
         """Read the root's ``zarr.json``."""
         if not (self._path / "zarr.json").exists():
-            message = "this is not a store (it has no zarr.json). Correct the path."
+            what = "this is not a store (it has no zarr.json)" if self._path.exists() else "there is no such store"
+            message = f"{what}. Correct the path."
             raise FormatError(Problem(words.missing_path(self._path), "not-a-store", message))
         try:
             return self.read("zarr.json", MANIFEST_MAX_NBYTES)

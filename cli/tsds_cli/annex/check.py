@@ -122,7 +122,7 @@ def check(
 
 def _predictions(given: tuple[str, ...]) -> str | dict[str, str] | None:
     """A field, or files by split."""
-    if len(given) == 1 and "=" not in given[0]:
+    if len(given) == 1 and "=" not in given[0] and not given[0].endswith((".npy", ".json")):
         return given[0]
     by_split: dict[str, str] = {}
     for each in given:

@@ -194,14 +194,14 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], qu
             may_differ = {f"{field} may differ": some for field, some in split.may_differ.items()}
             _tell(name, {"only in A": split.only_first, "only in B": split.only_second, **split.fields, **may_differ})
             for what, counts in split.classes.items():
-                text.echo(f"{name}  classes {_CLASSES[what]}: {text.counts(counts)}")
+                text.echo(f"{name}  samples {_CLASSES[what]}, by class: {text.counts(counts)}")
         if by == "key" and found.splits and not any(each.both for each in found.splits.values()):
             text.echo("no key is in both: --by row compares samples by their places")
     if not found.is_empty:
         click.get_current_context().exit(1)
 
 
-_CLASSES = {"only_first": "only in A", "only_second": "only in B", "changed": "of changed samples, in A"}
+_CLASSES = {"only_first": "only in A", "only_second": "only in B", "changed": "that differ, by A"}
 
 
 def _tell(split: str, parts: Mapping[str, SampleCount]) -> None:

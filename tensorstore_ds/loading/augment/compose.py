@@ -57,6 +57,9 @@ class Compose(OfBatches):
 
     def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0, compile: bool | str = False) -> None:
         super().__init__()
+        if wrong := [each for each in transforms if not isinstance(each, nn.Module)]:
+            found = f"{getattr(wrong[0], '__name__', type(wrong[0]).__name__)}: pass functions as `batch_transform`"
+            raise refusal("transforms", "a list of batch transforms, such as [tsds.RandomHorizontalFlip()]", found)
         self.transforms = nn.ModuleList(transforms)
         self._check_order()
         self.seed = seed
