@@ -131,7 +131,7 @@ def test_by_a_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) 
     source = visits(tmp_path / "s", {"crops": "webdataset", "joined": "list"}.get(how, how))
     options: dict[str, Any] = {"images": tmp_path / "s"} if how == "frame" else {}
     if how == "crops":
-        options["objects"] = "crops"
+        options["cut"] = tsds.conversion.ObjectCrops()
     if how == "joined":
         source = tsds.Sources(source.parent, visits(tmp_path / "t", "webdataset"))
     done = tsds.convert(

@@ -118,7 +118,8 @@ def test_all_that_differs_is_said_at_once(mixed, tmp_path):
     assert str(caught.value) == (
         f"{mixed}: images are of differing sizes (height x width): 6x5 (15), 9x9 (1, test/bee/3.png), 2x2 (1, "
         "test/bee/4.png); and of differing colors: gray (15), color (1, test/bee/1.png), 16-bit gray (1, "
-        'test/bee/4.png). Write all with one depth, or leave out those that differ from most with `on_error="skip"`.'
+        "test/bee/4.png). Save all images with one bit depth, or leave out those that differ from most with "
+        '`on_error="skip"`.'
     )
 
 

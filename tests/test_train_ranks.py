@@ -147,7 +147,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path,
 
 def stopped_within_an_epoch(store: Path, out: Path, *flags: str, ranks: int) -> dict[str, Any]:
     """The checkpoint of a run that was stopped by a signal, neither at the end of an epoch nor while it evaluated."""
-    for attempt in range(8):
+    for attempt in range(16):
         process = torchrun(store, out, *flags, *(["--resume"] if attempt else []), ranks=ranks)
         before = (out / "last.pt").stat().st_mtime_ns if attempt else 0
         deadline = time.monotonic() + 60

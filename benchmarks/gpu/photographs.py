@@ -25,7 +25,7 @@ from tensorstore_ds.machine import usable_cores
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 #: Conversions of the same files: as they are, and as FFCV's example keeps them.
-ENCODINGS: dict[str, dict[str, Any]] = {"source": {}, "jpeg": {"max_side": 500}}
+ENCODINGS: dict[str, dict[str, Any]] = {"source": {}, "jpeg": {"fit": tsds.conversion.Shrink(500)}}
 
 Pair = tuple[Tensor, Tensor]
 

@@ -306,8 +306,8 @@ def unlike(error: BaseException, name: str = "") -> str:
         return _CUT_SHORT
     if isinstance(error, RecursionError):
         return "expected JSON, found it nested too deeply"
-    if isinstance(error, UnicodeDecodeError):
-        return f"expected JSON in UTF-8, found other bytes at {error.start:,}"
+    if isinstance(error, UnicodeDecodeError) or "UTF-8" in what:  # of msgspec before 0.23, and since
+        return "expected JSON in UTF-8, found other bytes"
     return f"{place}expected JSON, found: {what.removeprefix('JSON is malformed: ')}"
 
 

@@ -290,9 +290,9 @@ def _have_like_numbers(each: Field, theirs: Field) -> bool:
 def _class_counts(split: Split, rows: NDArray[np.int64]) -> dict[str, int]:
     """Number of these samples with each class that occurs; empty if the split has no classes."""
     name = split.first(LabelField) or split.first(LabelsField) or split.first(ObjectsField)
-    if name is None:
+    field = None if name is None else split.fields[name]
+    if name is None or field is None or not field.classes:
         return {}
-    field = split.fields[name]
     if isinstance(field, ObjectsField):
         table = split.table(name)
         starts, stops = table.bounds(rows)

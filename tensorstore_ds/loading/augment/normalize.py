@@ -186,7 +186,7 @@ class ToFloat(BatchTransform):
 
     >>> images = torch.tensor([[[[0, 2047, 4095]]]], dtype=torch.uint16)  # (B, C, H, W), 12 bits
     >>> tsds.transforms.ToFloat(bits=12)({"image": images})["image"].flatten().tolist()
-    [0.0, 0.49987792968..., 1.0]
+    [0.0, 0.49987789..., 1.0]
 
     Args:
         bits: number of bits that integers use. None means all bits of their dtype.
