@@ -325,7 +325,7 @@ def _fill(canvas: NDArray[Any], fill: float) -> None:
 
 
 def _has(pixels: Pixels, asked: Window, window: Window) -> bool:
-    """Whether pixels that were read for the window `asked` are those of another one.
+    """Whether pixels that were read for the window `asked` contain another one, with equal values.
 
     Beyond that window, a part of a JPEG file may lack the colors of its neighbors.
     """

@@ -103,6 +103,6 @@ def resize(pixels: Any, box: tuple[float, float, float, float], out: Any) -> boo
     (height, width, channels), (to_height, to_width) = pixels.shape, out.shape[:2]
     if core is None or channels != 3 or height - to_height > max(0, 2 * (width - to_width)):
         return False
-    left, top, right, bottom = np.array(box, np.float32)  # of which Pillow takes differences
+    left, top, right, bottom = np.array(box, np.float32)  # Pillow subtracts in float32, too
     axes = (float(top), float(bottom - top), to_height), (float(left), float(right - left), to_width)
     return bool(core.resize(own_context(), np.ascontiguousarray(pixels), (height, width), axes, out))

@@ -1,6 +1,6 @@
 """Arithmetic of colors, as functions of images (n, C, H, W) with one amount for each image.
 
-Images are uint8, uint16, or floating-point in [0, 1]. Formulas and rounding are those of torchvision's `v2.functional`,
+Images are uint8, uint16, or floating-point in [0, 1]. Formulas and rounding are as in torchvision's `v2.functional`,
 which has them from Pillow. Results are new memory of the same dtype.
 """
 

@@ -290,9 +290,9 @@ def _have_like_numbers(each: Field, theirs: Field) -> bool:
 def _class_counts(split: Split, rows: NDArray[np.int64]) -> dict[str, int]:
     """Number of these samples with each class that occurs; empty if the split has no classes."""
     name = split.first(LabelField) or split.first(LabelsField) or split.first(ObjectsField)
-    field = None if name is None else split.fields[name]
-    if name is None or field is None or not field.classes:
+    if name is None or not split.fields[name].classes:
         return {}
+    field = split.fields[name]
     if isinstance(field, ObjectsField):
         table = split.table(name)
         starts, stops = table.bounds(rows)
@@ -320,7 +320,7 @@ def _compare(
     split: SplitDifference,
     by: By,
 ) -> NDArray[np.bool_]:
-    """Compare those of the rows that may differ, by field, count them, and return which differ."""
+    """Compare the rows that may differ (`unsure`, by field), count differences, and return which rows differ."""
     called, changed = partial(_named_row, one, by), np.zeros(len(rows), np.bool_)
     for name, some in unsure.items():
         pairs, each, theirs = rows[some], one.fields[name], other.fields[name]

@@ -147,7 +147,7 @@ def rows_of_keys(store: Store, names: Sequence[str], wanted: set[str], after: st
 
 
 def other_keys(store: Store, names: Iterable[str], rows: Mapping[str, NDArray[np.int64]]) -> Iterator[str]:
-    """The keys of some splits, except those of these rows."""
+    """The keys of some splits, without these rows."""
     for name in names:
         without = rows.get(name, np.empty(0, np.int64))
         for start, keys in key_pieces(store[name].table(first_of_kind(store.manifest.fields, KeyField) or "")):
