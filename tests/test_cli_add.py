@@ -144,7 +144,7 @@ def test_keys_of_a_split(tmp_path: Path) -> None:
         ("t.csv", "key,a\nx,1\n", ("--column", "aa"), "--column: expected columns of t.csv: a, found aa. Did you mean"),
         ("t.csv", "key,a\nx,1,2\n", (), "t.csv:2: expected 2 columns, found 3. Correct the line."),
         ("t.csv", "key,key\nx,1\n", (), "expected a header with two names or more that differ, found key, key."),
-        ("t.csv", "", (), "expected a header with two names or more that differ"),
+        ("t.csv", "", (), "expected a header with two names or more that differ, found none."),
         ("t.csv", "key,image\n" + "".join(f"{k},1\n" for k in KEYS), (), "does not use itself, found image"),
         ("t.json", "{}", (), "expected a file that ends in .npy, .csv, .tsv, .parquet, found t.json."),
         ("t.npy", "\x93NUMPY", (), "expected a .npy file of version 1, 2 or 3"),

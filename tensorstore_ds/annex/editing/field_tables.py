@@ -43,8 +43,8 @@ class CsvTable:
             if len(self.names) > 1:
                 break
         if len({*self.names}) < len(self.names) or len(self.names) < least:
-            count = "two names" if least > 1 else "names"
-            message = f"expected a header with {count} or more that differ, found {', '.join(self.names)[:200]}."
+            count, found = "two names" if least > 1 else "one name", ", ".join(self.names)[:200] or "none"
+            message = f"expected a header with {count} or more that differ, found {found}."
             raise SourceError(Problem(f"{where}:1", "list-line", message), "Correct the header.")
         cells: list[list[str]] = []
         for number, row in Table(path, where, True, separator, self.names, len(self.names)).rows():
