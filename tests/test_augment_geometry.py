@@ -156,26 +156,6 @@ def test_gradients_go_through_crops_and_mirroring() -> None:
     assert batch.grad is not None and batch.grad.sum() > 0
 
 
-@quick
-@given(seeds, sizes, st.data(), dtypes, formats)
-def test_batched_and_single_ways_cut_and_mirror_alike(
-    seed: int, size: tuple[int, int], data: st.DataObject, dtype: torch.dtype, memory: Any
-) -> None:
-    batch = images(seed, size, dtype, memory, channels=data.draw(st.sampled_from([1, 3])))
-    height, width = (data.draw(st.integers(1, n)) for n in size)
-    top = torch.tensor(data.draw(st.lists(st.integers(0, size[0] - height), min_size=4, max_size=4)))
-    left = torch.tensor(data.draw(st.lists(st.integers(0, size[1] - width), min_size=4, max_size=4)))
-    flip = torch.tensor(data.draw(st.lists(st.booleans(), min_size=4, max_size=4)))
-    for single, batched in (
-        (
-            augment_pixels.crop(batch, top, left, (height, width)),
-            augment_pixels.crop_batched(batch, top, left, (height, width)),
-        ),
-        (augment_pixels.mirror(batch, flip), augment_pixels.mirror_batched(batch, flip)),
-    ):
-        assert torch.equal(single, batched) and same_format(single, batched)
-
-
 def test_batched_resizing_rounds_to_the_nearest() -> None:
     batch = images(0, (19, 18))
     boxes = torch.tensor([[1, 2, 15, 16], [0, 0, 19, 18], [5, 5, 3, 4], [18, 0, 1, 9]])

@@ -74,19 +74,6 @@ def test_a_sample_gets_the_same_in_every_way(path: Path, way: dict[str, Any]) ->
             assert ((first[row].int() - second[row].int()).abs() <= 1).float().mean() > 0.99
 
 
-def test_a_sample_gets_the_same_on_every_rank(path: Path) -> None:
-    expected = by_row(path, batch_size=8, shuffle=True)[0]
-    found = {}
-    for rank in range(2):
-        dataset = tsds.StoreDataset(path)
-        sampler = tsds.ShuffleSampler(dataset, seed=9, rank=rank, num_replicas=2)
-        for batch in tsds.DataLoader(dataset, 5, sampler=sampler, batch_transform=alone()):
-            found |= dict(zip(batch["label"].tolist(), batch["image"].clone(), strict=True))
-    assert sorted(found) == list(range(ROWS))
-    for row in range(ROWS):
-        assert ((expected[row].int() - found[row].int()).abs() <= 1).float().mean() > 0.99
-
-
 @pytest.mark.parametrize("mix", [tsds.transforms.Mixup, tsds.transforms.CutMix, tsds.transforms.Mosaic])
 def test_mixing_is_the_same_in_threads_and_processes(path: Path, mix: Any) -> None:
     results = []

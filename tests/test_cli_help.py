@@ -290,12 +290,6 @@ def test_json_before_a_command_is_wrong_usage() -> None:
     assert done.exit_code == 2 and "expected --json after a command, or with --version" in done.stderr
 
 
-def test_module_runs_as_the_command() -> None:
-    command = [sys.executable, "-m", "tsds_cli", "--version"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT / "cli")
-    assert done.stdout == f"tsds {__version__}\n"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["nonsense"], ["info"], ["info", "a", "b"], ["info", "a", "--nonsense"], ["convert", "a", "b", "--fit", "wide"]],

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import torch
 
 import tensorstore_ds
 from small_stores import ROOT, tsds
-from training_stores import labelled, load_history, names
+from training_stores import labelled, names
 
 FLAGS = (
     *("--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2", "--mlp-width", "32"),
@@ -136,20 +135,6 @@ def test_every_flag_becomes_its_option(store: Path, monkeypatch: pytest.MonkeyPa
         assert json.loads(json.dumps(seen[-1]))[name] == value
 
 
-@pytest.mark.slow
-@pytest.mark.drawn(6)
-@pytest.mark.parametrize(("flags", "name", "value"), GIVEN)
-def test_flags(store: Path, tmp_path: Path, flags: list[str], name: str, value: object) -> None:
-    with torch.compiler.set_stance("force_eager"):  # test_learner_precision.py compiles, which takes long
-        done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, *flags)
-    assert done.exit_code == 0, done.stderr
-    found = checkpoint(tmp_path / "run")
-    assert found["options"][name] == value
-    plain = {"width": 16, "depth": 2, "heads": 2, "patch_size": 4, "mlp_width": 32, "dropout": 0.0}
-    if name in plain:
-        assert found["card"]["vit"][name] == value != plain[name]
-
-
 # --- a run that ends before its time -----------------------------------------------------------------------------
 
 
@@ -169,36 +154,6 @@ def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number:
     )
     assert checkpoint(tmp_path / "run")["epoch"] >= 1
     assert not list((tmp_path / "run").glob("*.partial"))
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1, of="ends of runs")
-def test_a_killed_run_goes_on_from_its_last_epoch(store: Path, tmp_path: Path) -> None:
-    words = ("train", store, "--out", tmp_path / "run", "--epochs", 6, *FLAGS)
-    process = started(*words)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("epoch   2"):
-            break
-    process.kill()
-    process.communicate(timeout=30)
-    both = [started(*words, "--resume"), started("train", store, "--out", tmp_path / "whole", "--epochs", 6, *FLAGS)]
-    lines = [process.communicate(timeout=100)[0] for process in both]
-    assert [process.returncode for process in both] == [0, 0]
-    assert "goes on in epoch" in lines[0]
-    killed, whole = checkpoint(tmp_path / "run"), checkpoint(tmp_path / "whole")
-    assert all(torch.equal(killed["weights"][name], whole["weights"][name]) for name in whole["weights"])
-    assert [r.eval for r in load_history(tmp_path / "run")] == [r.eval for r in load_history(tmp_path / "whole")]
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
-def test_no_room_for_a_checkpoint(store: Path, tmp_path: Path) -> None:
-    before = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, 30_000))"
-    words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS)
-    error = one_error(started(*words, before=before))
-    assert "last.pt" in error and "Make room" in error
-    assert "last.pt" not in names(tmp_path / "run") and not list((tmp_path / "run").glob("*.partial"))
 
 
 @pytest.mark.slow
@@ -263,15 +218,3 @@ def test_wrong_arguments(store: Path, tmp_path: Path, words: list[str], status: 
     done = tsds("train", place, "--out", tmp_path / "run", *FLAGS, *words[1:])
     assert done.exit_code == status and message in done.stderr
     assert (len(done.stderr.splitlines()) == 1 or status == 2) and not (tmp_path / "run").exists()
-
-
-@pytest.mark.slow
-def test_ctrl_c_before_the_first_batch(store: Path, tmp_path: Path) -> None:
-    """While torch is still being imported."""
-    ready = "import tsds_cli.program\nprint('ready', flush=True)"
-    process = started("train", store, "--out", tmp_path / "run", *FLAGS, before=ready)
-    assert process.stdout is not None and process.stdout.readline() == "ready\n"
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 130

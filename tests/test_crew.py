@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tensorstore_ds import native
-from tensorstore_ds.loading.crew import Crew, Loop, Task, share, when_used
+from tensorstore_ds.loading.crew import Crew, Loop, share, when_used
 
 
 @pytest.fixture
@@ -153,46 +153,6 @@ def test_what_is_noted_for_a_result_happens_when_it_is_asked_for(crew: Crew) -> 
     assert all(task.wait(30) for task in tasks) and noted == ["at once"]
     tasks[1].result()
     assert noted == ["at once", "b"]
-
-
-def test_a_timeout_leaves_the_task_as_it_is(crew: Crew) -> None:
-    go = threading.Event()
-    task = crew.submit(lambda: go.wait(30))
-    assert not task.wait(0.01) and not task.is_done
-    go.set()
-    assert task.wait(30) and task.result() is True
-
-
-def test_seconds_are_those_of_all_threads(crew: Crew) -> None:
-    def body(loop: Loop) -> None:
-        for _ in loop:
-            time.sleep(0.01)
-
-    task = crew.submit(lambda: share(40, body))
-    assert task.wait(30)
-    assert 0.4 <= task.shared <= task.seconds  # more where sleeps are longer
-
-
-def test_nothing_keeps_what_a_failed_task_had(crew: Crew) -> None:
-    class Large:
-        pass
-
-    gc.disable()
-    try:
-        large = Large()
-        alive = weakref.ref(large)
-
-        def make(held: Large) -> None:
-            raise ArithmeticError(str(held is None))
-
-        task: Task | None = crew.submit(lambda held=large: make(held))
-        assert task is not None and task.wait(30)
-        with pytest.raises(ArithmeticError):
-            task.result()
-        del large, task
-        wait_for(lambda: alive() is None)
-    finally:
-        gc.enable()
 
 
 @pytest.mark.skipif(native.core is None, reason="the kernels are not compiled")

@@ -6,7 +6,6 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from torch.utils import data
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -228,19 +227,6 @@ def test_what_is_refused(path, arguments, error, message):
             StoreDataset(path)[item]
 
 
-@pytest.mark.parametrize("encoding", ["jpeg", "source"])
-def test_encoded_images_are_decoded(tmp_path, encoding):
-    folder = class_folders(tmp_path / "src")
-    convert(folder, tmp_path / "s.tsds", ConvertOptions(encoding=encoding, workers=0))
-    convert(folder, tmp_path / "raw.tsds", ConvertOptions(workers=0))
-    dataset, raw = StoreDataset(tmp_path / "s.tsds"), StoreDataset(tmp_path / "raw.tsds")
-    batch, expected = (d.gather([3, 1]).columns["image"] for d in (dataset, raw))
-    assert batch.shape == expected.shape
-    if encoding == "source":
-        assert torch.equal(batch, expected)
-    assert dataset[0]["image"].shape == (1, 6, 5)
-
-
 def test_an_empty_split(tmp_path):
     samples = {"train": Samples(LABELLED[:2], ["a", "b", "c"]), "val": Samples([np.zeros(0, np.uint8)])}
     source = {"train": samples["train"]}
@@ -251,14 +237,6 @@ def test_an_empty_split(tmp_path):
 
 
 # --- as other loaders and people use it ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_torchs_loader_stacks_what_a_transform_returns(labelled, workers):
-    dataset = StoreDataset(labelled, transform=image_alone)
-    batches = list(data.DataLoader(dataset, batch_size=6, num_workers=workers))
-    assert [tuple(batch.shape) for batch in batches] == [(6, 3, 4, 6)] * 3 + [(2, 3, 4, 6)]
-    assert [int(v) for batch in batches for v in batch[:, 0, 0, 0]] == list(range(20))
 
 
 def image_alone(sample):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image, ImageOps
 from torchvision.transforms import v2
-from torchvision.transforms.v2 import InterpolationMode, functional as TF  # noqa: N812
+from torchvision.transforms.v2 import functional as TF  # noqa: N812
 
 import antialiased
 import tensorstore_ds as tsds
@@ -140,15 +140,6 @@ def test_parts_of_resized_images(tmp_path, size, steps, reference):
     store = store_of(tmp_path / "s.tsds", [image], encoding="raw")
     found = tsds.StoreDataset(store, decode=tsds.Compose(steps))[0]["image"]
     assert torch.equal(found, reference(torch.from_numpy(image).permute(2, 0, 1)))
-
-
-def test_masks_take_the_nearest_pixel(tmp_path):
-    masks = np.random.default_rng(0).integers(0, 3, (4, 30, 40)).astype(np.uint8)
-    samples = [{"image": np.repeat(mask[:, :, None], 3, 2), "mask": mask} for mask in masks]
-    store = store_of(tmp_path / "s.tsds", samples, ["a", "b", "c"])
-    for size in ([15, 20], [1, 1]):
-        found = tsds.StoreDataset(store, decode=tsds.Resize(tuple(size))).gather(range(4)).columns["mask"]
-        assert torch.equal(found, TF.resize(torch.from_numpy(masks), size, InterpolationMode.NEAREST_EXACT))
 
 
 # --- keypoints and damaged images
@@ -370,19 +361,6 @@ def test_16_bits_among_8_are_not_damaged(tmp_path):
     assert tuple(batch("m.tsds", transform=to_8_bits)["image"].shape) == (5, 1, 16, 16)
     tsds.convert(both, tmp_path / "again.tsds", dataclasses.replace(options, on_error="skip"))
     assert tuple(batch("again.tsds")["image"].shape) == (3, 1, 16, 16)
-
-
-def test_placements_of_nothing_and_of_all():
-    placements = tsds.RandomResizedCrop(8)._place(decoding.Placements.whole(np.empty((0, 2))), np.empty(0, np.uint64))
-    assert len(placements) == 0
-    away = (
-        decoding.Placements.whole([[10, 10]])
-        .crop((0, 0), (4, 4))
-        .pad((0, 6), (0, 0), 1)
-        .crop((0, 0), (4, 4))
-        .resize((8, 8))
-    )
-    assert away.window[0].tolist() == away.window[1].tolist() or away.resized.tolist() == [[8, 0]]
 
 
 def test_images_that_have_the_size_stay_as_they_are_beside_others():

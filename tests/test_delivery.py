@@ -23,7 +23,7 @@ from stores import detections, store_of
 from tensorstore_ds.errors import ResidencyError
 from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.loading.buffers import BufferPool, shared_nbytes
-from tensorstore_ds.loading.collate import COLLATES, PADDED_LABEL, map_tensors, settle
+from tensorstore_ds.loading.collate import COLLATES, map_tensors, settle
 from tensorstore_ds.loading.crew import Crew
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, with_index
@@ -124,31 +124,6 @@ def test_gaps_between_the_rows_of_a_larger_tensor_are_not_packed() -> None:
 
 
 # --- contents, and data that stay on a device
-
-
-@pytest.mark.parametrize("how", COLLATES)
-def test_objects_are_those_of_the_samples(path: Path, how: Any) -> None:
-    samples = detections(11)
-    for number, batch in enumerate(DataLoader(StoreDataset(path), 4, collate=how, num_threads=2)):
-        expected, found = samples[4 * number : 4 * number + 4], batch["objects"]
-        boxes, labels = ([sample[name] for sample in expected] for name in ("boxes", "labels"))
-        if how == "list":
-            found = {name: torch.cat([each[name] for each in found]) for name in found[0]}
-        elif how == "padded":
-            assert found["mask"].sum(1).tolist() == list(map(len, labels))
-            assert (found["labels"][~found["mask"]] == PADDED_LABEL).all()
-            found = {name: values[found["mask"]] for name, values in found.items() if name != "mask"}
-        np.testing.assert_allclose(found["boxes"], np.concatenate(boxes), rtol=1e-6)
-        assert found["labels"].tolist() == np.concatenate(labels).tolist()
-
-
-@pytest.mark.parametrize("fields", [["label"], ["key", "label"], ["label", "image"]])
-def test_tuples_have_the_fields_that_are_loaded(tmp_path: Path, fields: list[str]) -> None:
-    samples = [{"image": np.full((4, 6, 3), i, np.uint8), "label": i % 2} for i in range(5)]
-    dataset = StoreDataset(store_of(tmp_path / "s.tsds", samples, ["a", "b"]), fields=fields, return_as="tuple")
-    (batch,) = DataLoader(dataset, 5)
-    for i in range(5):
-        assert all(np.array_equal(values[i], value) for values, value in zip(batch, dataset[i], strict=True))
 
 
 @pytest.mark.parametrize(("shape", "other"), [((3, 4, 5), (3, 4, 6)), ((3, 4, 5), (3, 5, 5)), ((2,), (3,))])

@@ -190,11 +190,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_batches_that_may_come_in_any_order(dataset: tsds.StoreDataset, workers: int) -> None:
-    assert sorted(flat(tsds.DataLoader(dataset, 4, num_workers=workers, in_order=False))) == list(range(ROWS))
-
-
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_batch_comes_once_and_in_order(dataset: tsds.StoreDataset, name: str, way: str) -> None:
     torch.manual_seed(5)
@@ -286,14 +281,6 @@ def test_what_a_transform_draws_follows_from_seed_epoch_and_row(path: Path) -> N
     seen = noise(itertools.islice(batches, 4))
     (resumed := loader(num_threads=2)).load_state_dict(begun.state_dict())
     assert seen | noise(resumed) == epochs[0] and noise(resumed) == epochs[1]
-
-
-@pytest.mark.parametrize("options", [{"num_threads": 1}, {"num_threads": 3}])
-def test_what_an_augmentation_draws_follows_from_seed_epoch_and_row(path: Path, options: dict[str, Any]) -> None:
-    dataset, crop = tsds.StoreDataset(path, fields=["image"]), tsds.RandomCrop((8, 6), padding=3, fill=99, seed=5)
-    loaders = [tsds.DataLoader(dataset, 10, shuffle=True, batch_transform=crop, **each) for each in ({}, options)]
-    for _ in range(2):
-        assert all(torch.equal(a["image"], b["image"]) for a, b in zip(*loaders, strict=True))
 
 
 def test_a_collate_fn_gets_a_list_of_samples(dataset: tsds.StoreDataset) -> None:
@@ -683,12 +670,6 @@ def test_two_iterators_at_once_are_two_epochs(dataset: tsds.StoreDataset, way: s
     assert flat(loader) == order(2)
 
 
-def test_several_loaders_at_once(dataset: tsds.StoreDataset) -> None:
-    loaders = [tsds.DataLoader(dataset, 9, shuffle=True, seed=seed, num_threads=2) for seed in range(3)]
-    for seed, batches in enumerate(zip(*zip(*loaders, strict=True), strict=True)):
-        assert flat(batches) == order(0, seed=seed)
-
-
 def test_the_state_is_that_of_the_iterator_which_began_last(dataset: tsds.StoreDataset) -> None:
     def make() -> tsds.DataLoader[Any]:
         return tsds.DataLoader(dataset, 10, shuffle=True, seed=3)
@@ -934,47 +915,6 @@ def several(
 ) -> list[tsds.DataLoader[Any]]:
     samplers = [ELASTIC[name](rank=rank, num_replicas=ranks) for rank in range(ranks)]
     return [tsds.DataLoader(dataset, batch_size, sampler=sampler, **options) for sampler in samplers]
-
-
-@settings(max_examples=80)
-@given(
-    st.sampled_from(sorted(ELASTIC)),
-    st.lists(st.tuples(st.integers(1, 5), st.integers(1, 7), st.integers(0, 4)), min_size=2, max_size=4),
-    st.integers(0, 2),
-)
-def test_the_rest_of_an_epoch_on_another_number_of_ranks(
-    path: Path, name: str, runs: list[tuple[int, int, int]], epoch: int
-) -> None:
-    """Runs of (ranks, batch size, batches), each but the first from the state of the one before."""
-    dataset, whole = tsds.StoreDataset(path), ELASTIC[name](rank=0, num_replicas=1)
-    whole.set_epoch(epoch)
-    seen: list[int] = []
-    state: dict[str, Any] | None = None
-    for number, (ranks, batch_size, batches) in enumerate(runs):
-        loaders = several(dataset, name, ranks, batch_size)
-        for loader in loaders:
-            if state is None:
-                loader.set_epoch(epoch)
-            elif state["num_replicas"] == ranks and state["batch_size"] != batch_size:
-                return  # refused, as ever
-            else:
-                loader.load_state_dict(state)
-        iterators = [iter(loader) for loader in loaders]
-        is_last = number == len(runs) - 1
-        found = [rows(itertools.islice(each, None if is_last else batches)) for each in iterators]
-        assert len({len(each) for each in found}) == 1
-        seen += [row for step in zip(*found, strict=True) for batch in step for row in batch]
-        states = [json.loads(json.dumps(loader.state_dict())) for loader in loaders]
-        assert all(each == states[0] for each in states)
-        state = states[0]
-        if state["epoch"] > epoch:
-            break
-    assert state is not None and state["epoch"] == epoch + 1
-    order = whole.rows().tolist()
-    if name == "drop_last":
-        assert len(set(seen)) == len(seen) and len(order) - len(seen) < ranks
-    else:
-        assert set(seen) == set(order) and len(seen) - len(order) < ranks
 
 
 @pytest.mark.parametrize("workers", [0, 2])

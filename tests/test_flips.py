@@ -9,10 +9,8 @@ reading every column raise nothing but FormatError.
 from __future__ import annotations
 
 import random
-import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +23,6 @@ from small_stores import (
     encoded_image,
     image_field,
     image_table,
-    sealed,
     write_plain,
 )
 
@@ -100,29 +97,3 @@ def test_open_refuses_every_flip_in_the_root(store: Path) -> None:
         path.write_bytes(flipped)
         with pytest.raises(tsds.FormatError):
             tsds.open(store)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-def test_a_forged_root_is_a_store_or_a_format_error(store: Path) -> None:
-    """Each flip with a digest that agrees."""
-    path, opened = store / "zarr.json", 0
-    for flipped in flips(path, range(path.stat().st_size), seed=4):
-        path.write_bytes(sealed(re.sub(rb'"tsds_sha256": "[^"]{64}"', b'"tsds_sha256": "' + b"0" * 64 + b'"', flipped)))
-        try:
-            read_everything(tsds.open(store))
-            opened += 1
-        except tsds.FormatError as error:
-            assert str(error).isprintable()
-    assert opened  # names, listed hashes, white space
-
-
-def read_everything(store: tsds.Store) -> None:
-    for name in store:
-        for field in store[name].fields:
-            column: Any = store[name][field]
-            if isinstance(column, tsds.RaggedColumn):
-                for row in range(len(column)):
-                    column[row]
-            else:
-                np.asarray(column)

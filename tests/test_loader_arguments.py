@@ -78,15 +78,6 @@ def test_a_state_asks_for_no_length_of_a_data_set_that_is_iterated() -> None:
     assert loader._IterableDataset_len_called is None  # torch warns of a wrong length once somebody has asked for it
 
 
-def test_a_data_set_that_grows_is_shuffled_whole() -> None:
-    dataset = [torch.ones(4) * i for i in range(4)]
-    loaders = [tsds.DataLoader(dataset, shuffle=shuffle) for shuffle in (False, True)]  # type: ignore[arg-type]
-    dataset.append(torch.ones(4) * 4)
-    for loader in loaders:
-        assert len(loader) == 5
-        assert sorted(int(batch[0, 0]) for batch in loader) == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("persistent", [False, True])
 def test_the_iterator_shows_what_torchs_has(labelled: Path, persistent: bool) -> None:
     loader = tsds.DataLoader(tsds.StoreDataset(labelled), 4, num_workers=2, persistent_workers=persistent)
@@ -240,7 +231,6 @@ def test_tuples_with_two_masks_are_refused() -> None:
         tsds.RandomCrop(2)(())
 
 
-NO_COUNT = "`batch_size`: expected a whole number, at least 1, or None"
 NO_FUNCTION = r"^`batch_transform`: expected a function that is called as batch_transform\(batch, rows, epoch\), found "
 
 

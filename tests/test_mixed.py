@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import collections
-import itertools
 import pickle
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch.utils import data
 
 import tensorstore_ds as tsds
@@ -118,109 +115,6 @@ def test_a_transform_is_that_of_the_mixture(stores: Path) -> None:
 
 
 # --- shares -----------------------------------------------------------------------------------------------------------
-
-
-def epochs(dataset: tsds.MixedDataset, count: int, **order: Any) -> list[np.ndarray[Any, Any]]:
-    sampler = dataset.sampler(**order)
-    assert sampler is not None
-    found = []
-    for epoch in range(count):
-        sampler.set_epoch(epoch)
-        found.append(sampler.rows())
-        assert len(found[-1]) == len(sampler)
-    return found
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.lists(st.floats(0.01, 10), min_size=3, max_size=3),
-    st.one_of(st.sampled_from(["first", "shortest"]), st.integers(1, 200)),
-    st.integers(0, 5),
-)
-def test_shares_are_exact_in_every_part_of_an_epoch(stores: Path, weights: list[float], length: Any, seed: int) -> None:
-    dataset = mixed(stores, dict(zip("abc", weights, strict=True)), epoch_length=length)
-    shares = np.array(weights) / sum(weights)
-    streams: list[list[int]] = [[], [], []]
-    for rows in epochs(dataset, 3, seed=seed):
-        owners = dataset.part_of(rows)
-        counts = np.cumsum(owners[:, None] == np.arange(3), 0)
-        ideal = np.arange(1, len(rows) + 1)[:, None] * shares
-        assert (np.abs(counts - ideal) < 1.5).all()  # Sainte-Lague: of two parties within 1/2, of more nearly
-        if length == "first":
-            assert counts[-1, 0] == ROWS["a"]
-        if length == "shortest":
-            assert (counts[-1] <= list(ROWS.values())).all() and (counts[-1] == list(ROWS.values())).any()
-        if isinstance(length, int):
-            assert len(rows) == length
-        for owner, row in zip(owners.tolist(), rows.tolist(), strict=True):
-            streams[owner].append(row)
-    for stream, size in zip(streams, ROWS.values(), strict=True):
-        passes = [stream[i : i + size] for i in range(0, len(stream), size)]
-        for each in passes:  # nothing twice before all was there once
-            assert len(set(each)) == len(each)
-        whole = [each for each in passes if len(each) == size]
-        if len(whole) > 1 and size > 10:  # of fewer, two orders may be the same by chance
-            assert whole[0] != whole[1]
-
-
-def test_a_batch_has_its_share(stores: Path) -> None:
-    dataset = mixed(stores, {"a": 0.7, "b": 0.3, "c": 0}, epoch_length=100)
-    for batch in np.split(epochs(dataset, 1)[0], 10):
-        assert collections.Counter(dataset.part_of(batch).tolist()) == {0: 7, 1: 3}
-
-
-def test_a_schedule(stores: Path) -> None:
-    paths = [stores / "a.tsds", stores / "b.tsds"]
-    asked: list[int] = []
-
-    def weights(epoch: int) -> list[float]:
-        asked.append(epoch)
-        return [1 - epoch / 4, epoch / 4]
-
-    dataset = tsds.MixedDataset(paths, weights=weights, epoch_length=40)
-    found = epochs(dataset, 5)
-    assert [int((dataset.part_of(rows) == 1).sum()) for rows in found] == [0, 10, 20, 30, 40]
-    seen = [row for rows in found for row in rows.tolist() if row >= 13]
-    for start in range(0, len(seen) - 30, 30):  # passes go on over epochs
-        assert len(set(seen[start : start + 30])) == 30
-    jumped = dataset.sampler()
-    assert jumped is not None
-    jumped.set_epoch(3)
-    np.testing.assert_array_equal(jumped.rows(), found[3])
-
-
-@pytest.mark.parametrize("drop_last", [False, True])
-@pytest.mark.parametrize("ranks", [2, 3, 5])
-def test_ranks_have_the_same_epoch(stores: Path, ranks: int, drop_last: bool) -> None:
-    dataset = mixed(stores, {"a": 0.5, "b": 0.25, "c": 0.25}, epoch_length=101)
-    (whole,) = epochs(dataset, 1, seed=9)
-    order = {"seed": 9, "num_replicas": ranks, "drop_last": drop_last}
-    each = [epochs(dataset, 1, rank=rank, **order)[0] for rank in range(ranks)]
-    dealt = np.stack(each, 1).reshape(-1)
-    np.testing.assert_array_equal(dealt[: min(101, len(dealt))], whole[: min(101, len(dealt))])
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("workers", [0, 1])
-def test_resumed_to_the_very_next_batch(stores: Path, workers: int) -> None:
-    def loader() -> tsds.DataLoader[Any]:
-        dataset = mixed(stores, {"a": 0.6, "b": 0.4}, epoch_length=50)
-        return tsds.DataLoader(dataset, 8, shuffle=True, seed=2, num_workers=workers)
-
-    def images(batches: Any) -> list[list[int]]:
-        return [batch["image"][:, 0, 0, 0].tolist() for batch in batches]
-
-    whole = [images(each) for each in [loader()] * 3]
-    for epoch, batch in itertools.product((0, 1), (0, 1, 4)):
-        one, other, set_by_a_loop = loader(), loader(), loader()
-        one.set_epoch(epoch)
-        assert images(itertools.islice(iter(one), batch)) == whole[epoch][:batch]
-        for each in (other, set_by_a_loop):
-            each.load_state_dict(one.state_dict())
-        set_by_a_loop.set_epoch(epoch)
-        assert images(set_by_a_loop) == images(other) == whole[epoch][batch:]
-        assert images(other) == whole[epoch + 1]
 
 
 def test_subsets_and_urls_and_pickles(stores: Path) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import matplotlib
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
@@ -216,14 +215,6 @@ def test_names_lie_within_the_picture_and_apart(tmp_path: Path, figures: list[Fi
             assert all(before[1] <= after[0] for before, after in pairwise(ends))
     _, long, short = (figure.axes[0].get_window_extent().height for figure in figures)
     assert long > 0.9 * short  # long names take no room from the matrix
-
-
-@pytest.mark.slow
-@given(st.lists(st.text(st.characters(exclude_categories=()), max_size=30), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_class_may_have_any_name(tmp_path: Path, names: list[str]) -> None:
-    assert draw_confusion(np.eye(len(names)), names, tmp_path / "confusion.png")
-    assert pixels(tmp_path / "confusion.png").min() < 128
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pickle
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -300,34 +300,6 @@ def test_rows_over_several_shards(tmp_path: Path) -> None:
 
 
 # --- batches ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(2)
-@pytest.mark.parametrize("order", ORDERS)
-def test_batches_are_the_same_and_resume(store: tsds.Store, memory: Any, order: str) -> None:
-    def loader() -> Any:
-        dataset = tsds.StoreDataset(store, fields=["image", "label"])
-        options = options_of(order, dataset)
-        return DataLoader(dataset, **options, batch_transform=lambda batch, rows, _epoch: (rows.tolist(), batch))
-
-    def rows(batches: Iterator[Any]) -> list[list[int]]:
-        return [taken for taken, _ in batches]
-
-    memory(10**12)
-    expected = [rows(each) for each in [loader()] * 2]
-    memory(8 * MIB)
-    first = loader()
-    found = list(first)
-    assert [taken for taken, _ in found] == expected[0]
-    images = store["train"]["image"]
-    assert all(np.array_equal(batch["image"].permute(0, 2, 3, 1), images[taken]) for taken, batch in found)
-    again = loader()
-    part = iter(again)
-    seen = [next(part)[0] for _ in range(5)]
-    third = loader()
-    third.load_state_dict(again.state_dict())
-    assert seen + rows(iter(third)) == expected[0]
 
 
 def test_leaving_an_epoch_early_ends_its_threads(store: tsds.Store, memory: Any) -> None:

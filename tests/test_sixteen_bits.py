@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 import tensorstore_ds as tsds
-from image_batches import objects, params_of, same_format
+from image_batches import params_of, same_format
 from stores import store_of
 from tensorstore_ds import transforms as ts
 from tensorstore_ds.annex.augment import color, erasing, mixing, mosaic, tones, warp
@@ -178,19 +178,6 @@ def test_thresholds_of_other_images() -> None:
         ts.Solarize(256, p=1)({"image": torch.zeros(1, 1, 2, 2, dtype=torch.uint8)})
     with pytest.raises(ValueError, match=r"in \[0, 1\] for floating-point images, found 256."):
         ts.Solarize(256, p=1)({"image": torch.zeros(1, 1, 2, 2)})
-
-
-def test_padded_images_and_objects_move_along() -> None:
-    batch = {"image": images(), "objects": objects(3, (40, 60), (3, 0, 1, 5, 0, 2))}
-    batch |= {"image_mask": torch.ones(6, 40, 60, dtype=torch.bool), "image_size": torch.tensor([[40, 60]] * 6)}
-    batch["image_mask"][:, 30:] = False
-    same = {**batch, "image": (batch["image"].long() // 256).to(torch.uint8)}
-    transform = tsds.Compose([tsds.RandomCrop(32), tsds.RandomHorizontalFlip(flip_pairs=()), ts.RandomAffine(20)])
-    found, bytes_ = (transform(each, torch.arange(6), 0) for each in (batch, same))
-    assert torch.equal(wide(found["image"]) // 256, bytes_["image"].long())
-    assert torch.equal(found["image_mask"], bytes_["image_mask"])
-    assert torch.equal(found["objects"].values["boxes"], bytes_["objects"].values["boxes"])
-    assert (wide(found["image"])[~found["image_mask"][:, None].expand(-1, 3, -1, -1)] == 0).all()
 
 
 # --- scales ---------------------------------------------------------------------------------------------------------

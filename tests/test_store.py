@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from small_stores import ROOT, VALID, image_field, write_store
+from small_stores import VALID, image_field, write_store
 from stores import detections, store_of
 from tensorstore_ds import machine as memory
 from tensorstore_ds.format.kinds import ImageField, KeyField, MaskField, ObjectsField
@@ -416,26 +416,6 @@ def test_columns_and_tables_by_name(split):
     assert split["key"][1:3] == [split["key"][1], split["key"][2]]
     table = split.table("key")
     assert table.nbytes == table.offset_column.nbytes + len(np.asarray(table["bytes"]))
-
-
-@pytest.mark.slow
-def test_a_type_checker_knows_what_a_split_holds(tmp_path):
-    code = """
-from typing import assert_type, Any
-import numpy as np
-from numpy.typing import NDArray
-import tensorstore_ds as tsds
-split = tsds.open("s.tsds")["train"]
-assert_type(split, tsds.Split)
-assert_type(split["image"], tsds.Column | tsds.RaggedColumn)
-assert_type(split.column("image").take([0]), NDArray[Any])
-assert_type(split.table("objects")["boxes"], tsds.Column)
-assert_type(split.table("objects").take([0]).offsets, NDArray[np.int64])
-"""
-    (tmp_path / "snippet.py").write_text(code)
-    command = [sys.executable, "-m", "mypy", "--config-file", ROOT / "pyproject.toml", tmp_path / "snippet.py"]
-    found = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
 
 
 def test_shapes_of_images_without_decoding(tmp_path):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +14,8 @@ import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.annex.training.augmentation import eval_plan, normalize, train_plan
 from tensorstore_ds.annex.training.data import image_shape, task_of
-from tensorstore_ds.annex.training.options import Augment
 from tensorstore_ds.loading.augment.fitting import Resize
-from training_stores import signal_in_pass, small
+from training_stores import small
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -85,19 +82,6 @@ def test_a_model_learns_and_predicts_files_as_it_was_evaluated(store: Path, sour
         found = {one["class"]: one["probability"] for one in said.says["best"]}
         tolerance = 1e-5 if keeps_files else 0.05  # others are encoded again, or are decoded without a scale
         assert [found[name] for name in "abc"] == pytest.approx(probabilities.tolist(), abs=tolerance)
-
-
-@pytest.mark.parametrize("augment", ["strong", "light"])
-def test_a_run_that_is_resumed_has_the_same_bits(source: Path, tmp_path: Path, augment: Augment) -> None:
-    tsds.convert(source, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
-    options = small(augment=augment, flip=True, image_size=(24, 24), epochs=2)
-    tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "whole")
-    stopped = pytest.raises(tsds.errors.TrainingStopped, match="in epoch 2 after 3 of 9 batches")
-    with signal_in_pass(signal.SIGTERM, passes=13, backward=False), stopped:
-        tsds.train(tmp_path / "s.tsds", options, out=tmp_path / "parts")
-    tsds.train(tmp_path / "s.tsds", replace(options, num_threads=3), out=tmp_path / "parts", resume=True)
-    whole, parts = (torch.load(tmp_path / n / "last.pt", weights_only=True)["weights"] for n in ("whole", "parts"))
-    assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
 def test_plans_and_the_size_of_the_model(source: Path, tmp_path: Path) -> None:

@@ -211,18 +211,6 @@ def test_objects_stay_where_they_are_seen(tmp_path: Path, augment: Augment, size
     assert (0 < flipped < seen) if augment == "none" else True
 
 
-def test_nothing_is_mirrored_unless_asked_for(tmp_path: Path) -> None:
-    store = squares(tmp_path / "s.tsds")
-    batch, rows = stored(store["train"]), np.arange(40)
-    plain = eval_transform(store["train"], TrainOptions(), vit(STORED, 1))(batch)["image"]
-    kept = train_transform(store["train"], TrainOptions(augment="none"), vit(STORED, 1))(batch, rows, 0)["image"]
-    mirrored = train_transform(store["train"], TrainOptions(augment="none", flip=True), vit(STORED, 1))(batch, rows, 0)
-    assert torch.equal(kept, plain)
-    which = (mirrored["image"] != plain).flatten(1).any(1)
-    assert 8 < which.sum() < 32
-    assert torch.equal(mirrored["image"][which], plain[which].flip(3))
-
-
 def test_light_brings_no_black_borders(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     samples = [{"image": rng.integers(180, 200, (*STORED, 4), np.uint8), "label": row % 2} for row in range(8)]

@@ -9,11 +9,9 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import WeightedRandomSampler
 
 from tensorstore_ds.loading import weighted
 from tensorstore_ds.loading.weighted import WeightedSampler
-from tensorstore_ds.seeding import generator
 
 WEIGHTS = [1.0, 0.0, 2.0, 0.5, 4.0]
 
@@ -23,22 +21,10 @@ def chi_square(found, expected):
     return float(((found - expected) ** 2 / expected).sum())
 
 
-def two_samples(found, other):
-    """The chi-square statistic of two samples of equal size: were they drawn from one distribution?"""
-    found, other = np.asarray(found, float), np.asarray(other, float)
-    return float(((found - other) ** 2 / (found + other)).sum())
-
-
 def epochs(sampler, number):
     for epoch in range(number):
         sampler.set_epoch(epoch)
         yield sampler.rows()
-
-
-def torchs(weights, num_samples, number, *, replacement):
-    random = torch.Generator().manual_seed(0)
-    sampler = WeightedRandomSampler(weights, num_samples, replacement=replacement, generator=random)
-    return [list(sampler) for _ in range(number)]
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.int64])
@@ -65,21 +51,6 @@ def test_with_replacement_counts_vary_as_independent_draws_do():
     """Systematic sampling would give every row the same count in every epoch."""
     counts = [np.count_nonzero(rows == 0) for rows in epochs(WeightedSampler([1, 1, 1, 1], 400), 400)]
     assert np.var(counts) == pytest.approx(400 * 0.25 * 0.75, rel=0.25)
-
-
-@pytest.mark.parametrize("replacement", [True, False])
-def test_as_torchs(replacement):
-    """Ordered triples: with and without replacement they have quite different chances."""
-    number = 4000
-    ours = Counter(tuple(r.tolist()) for r in epochs(WeightedSampler(WEIGHTS, 3, replacement=replacement), number))
-    other = Counter(map(tuple, torchs(WEIGHTS, 3, number, replacement=replacement)))
-    common = [kind for kind in {*ours, *other} if ours[kind] + other[kind] >= 10]  # the rare ones are put together
-    found = [[*(counts[kind] for kind in common), 0.5] for counts in (ours, other)]
-    for row in found:
-        row[-1] += number + 0.5 - sum(row)
-    degrees, quantile = (63, 103.44) if replacement else (23, 49.73)
-    assert 20 < len(common) <= degrees + 1
-    assert two_samples(*found) < quantile
 
 
 def test_without_replacement_rows_are_drawn_one_by_one_from_those_left():
@@ -174,10 +145,3 @@ def test_num_samples_counts_the_draws_of_all_ranks():
 def test_what_is_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_streams_differ_by_seed_epoch_and_name():
-    first = {
-        tuple(generator(*key).integers(2**62, size=2)) for key in [(0, 1), (1, 0), (0, 1, 0), (0, 1, 1), (0, 0, 1)]
-    }
-    assert len(first) == 5

@@ -7,13 +7,12 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import tensorstore_ds as tsds
 from remote.conftest import set_credentials
-from remote.fault_proxy import Fault, Proxy, proxy_for
+from remote.fault_proxy import Fault, proxy_for
 from stores import files_of
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -82,28 +81,6 @@ def test_s3_that_redirects_tells_no_other_host_the_keys(
         seen = str(second.requests)
         assert seen != "[]"
         assert not any(secret in seen for secret in ("key-id-of-the-test", "very-secret", "Signature="))
-
-
-@pytest.mark.parametrize(
-    ("kind", "path"),
-    [("status", "zarr.json"), ("status", "image/c/"), ("cut", "zarr.json"), ("stall", "zarr.json")],
-)
-def test_a_push_goes_on_after_faults(
-    store: tsds.Store, bucket: str, proxy: Proxy, impatient: None, monkeypatch: Any, kind: str, path: str
-) -> None:
-    set_credentials(monkeypatch, proxy.url)
-    url = f"{bucket}/s.tsds"
-    proxy.faults.append(Fault(kind, path, nbytes=0))
-    with pytest.raises(tsds.RemoteError) as caught:
-        tsds.push(store.path, url)
-    assert "\n" not in str(caught.value)
-    proxy.faults.clear()
-    with pytest.raises(tsds.FormatError, match="not a store"):
-        tsds.open(url)
-    tsds.push(store.path, url)
-    opened = tsds.open(url)
-    opened.fetch()
-    assert files_of(opened.path) == files_of(store.path)
 
 
 @pytest.mark.parametrize("query", ["", "?signature=s"])

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import zarr
 
 import tensorstore_ds as tsds
 from remote.hub_server import NAME, TOKEN, Hub, hub_server
@@ -55,20 +54,6 @@ def test_the_token_goes_to_the_hub_alone(hub: Hub, store: tsds.Store, tmp_path: 
     tsds.pull(f"hf://datasets/{NAME}/s.tsds", tmp_path / "p.tsds")
     tokens = {path.split("/")[1]: token for _, path, token in hub.requests}
     assert tokens == {"api": f"Bearer {TOKEN}", "datasets": f"Bearer {TOKEN}", "large": None}
-
-
-@pytest.mark.usefixtures("cache", "in_chunks")
-def test_as_a_zarr_group(hub: Hub, store: tsds.Store) -> None:
-    tsds.push(store.path, f"hf://datasets/{NAME}/s.tsds")
-    remote = tsds.open(f"hf://datasets/{NAME}/s.tsds")
-    for path in store["train"].shard_paths:
-        assert np.array_equal(remote.zarr()[f"{path}/image"], zarr.open_array(store.path / path / "image", mode="r"))
-
-
-def test_another_store_is_refused(hub: Hub, store: tsds.Store, other: tsds.Store) -> None:
-    tsds.push(store.path, f"hf://datasets/{NAME}/s.tsds")
-    with pytest.raises(tsds.errors.StoreExistsError, match=store.sha256[:12]):
-        tsds.push(other.path, f"hf://datasets/{NAME}/s.tsds")
 
 
 def test_a_store_that_was_changed(hub: Hub, tmp_path: Path) -> None:

@@ -85,19 +85,6 @@ def test_rows_are_those_of_the_store(
         assert np.array_equal(remote["image"][start:stop], local["image"][start:stop])
 
 
-def test_an_epoch_of_batches(server: FaultyServer, stores: Path, kind: str) -> None:
-    batches = []
-    for place in (f"{stores}/{kind}.tsds", f"{server.url}/{kind}.tsds"):
-        dataset = tsds.StoreDataset(place)
-        for sampler in (None, tsds.BlockShuffleSampler(dataset, block_rows=16, window_blocks=4)):
-            loader = tsds.DataLoader(dataset, batch_size=32, sampler=sampler, shuffle=sampler is None, seed=3)
-            batches.append([batch["image"].numpy().tobytes() for batch in loader])
-    assert batches[:2] == batches[2:]
-    asked = len(server.requests)
-    assert len(list(loader)) == -(-ROWS // 32)
-    assert len(server.requests) == asked
-
-
 @pytest.mark.parametrize("num_workers", [1, 2])
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_worker_processes_of_torch(server: FaultyServer, stores: Path, num_workers: int) -> None:
@@ -396,41 +383,6 @@ def test_a_large_file_of_an_unreadable_field_is_refused(tmp_path: Path, monkeypa
         monkeypatch.undo()
         store.fetch()
         assert tsds.verify(store.path) == tsds.verify(VALID / "unreadable-fields.tsds")
-
-
-_READ = """
-import sys, numpy as np, hashlib
-import tensorstore_ds as tsds
-from tensorstore_ds.reading import mirror, mirror_file
-mirror.SMALL_NBYTES = 0
-column = tsds.open(sys.argv[1])["train"].column("image")
-rows = np.random.default_rng(int(sys.argv[2])).permutation(len(column))
-print("begun", flush=True)
-found = np.concatenate([column.take(rows[i : i + 8]) for i in range(0, len(rows), 8)])
-print(hashlib.sha256(found[np.argsort(rows)].tobytes()).hexdigest(), flush=True)
-"""
-
-
-def _reader(url: str, seed: int) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", _READ, url, str(seed)], stdout=subprocess.PIPE, text=True)
-
-
-@pytest.mark.slow
-def test_processes_and_kills(server: FaultyServer, stores: Path) -> None:
-    import hashlib
-
-    url = f"{server.url}/shards.tsds"
-    expected = hashlib.sha256(tsds.open(stores / "shards.tsds")["train"].column("image").take(range(ROWS)).tobytes())
-    server.latency = 0.01
-    for seed in range(4):
-        process = _reader(url, seed)
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.02 * seed)
-        process.kill()
-        process.communicate()
-    several = [_reader(url, seed) for seed in range(3)]
-    assert [process.communicate()[0].split()[1] for process in several] == [expected.hexdigest()] * 3
 
 
 # --- the folder ---------------------------------------------------------------------------------------------------

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -204,24 +199,3 @@ def test_the_command(store: tsds.Store, bucket: str) -> None:
     assert done.exit_code == 0
     assert done.stdout.startswith(f"{bucket}/s.tsds  ") and f"sha256: {store.sha256}" in done.stdout
     assert "the same store is here already" in command("push", store.path, f"{bucket}/s.tsds").stdout
-
-
-def test_killed_at_any_moment(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:
-    """Real processes, killed while they upload: there is no store until there is a whole one."""
-    set_credentials(monkeypatch, proxy.url)
-    words = [sys.executable, "-m", "tsds_cli", "push", str(store.path), f"{bucket}/s.tsds"]
-    draw, place = random.Random(0), Location(f"{bucket}/s.tsds")
-    for _ in range(4):
-        before = len(proxy.requests)
-        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-        while process.poll() is None and len(proxy.requests) < before + 2:
-            time.sleep(0.005)
-        time.sleep(draw.uniform(0, 0.15))
-        process.send_signal(signal.SIGKILL)
-        process.communicate()
-        found = place.find("zarr.json")
-        if found is not None:
-            break
-    done = tsds.push(store.path, f"{bucket}/s.tsds")
-    assert done.was_there or done.sha256 == store.sha256
-    assert tsds.pull(f"{bucket}/s.tsds", tmp_path / "p.tsds", verify=True).sha256 == store.sha256

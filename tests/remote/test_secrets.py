@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import tensorstore_ds as tsds
-from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, Proxy, proxy_for
 from remote.servers_mirror import FaultyServer
 from small_stores import tsds as command
@@ -84,17 +83,6 @@ def test_what_looks_like_a_password_is_in_no_message(
 )
 def test_what_is_no_password_is_shown(place: str) -> None:
     assert words.shown_path(place) == place
-
-
-def test_wrong_keys(store: tsds.Store, bucket: str, proxy: Proxy, monkeypatch: Any, tmp_path: Path) -> None:
-    set_credentials(monkeypatch, proxy.url)
-    for code in (b"SignatureDoesNotMatch", b"InvalidAccessKeyId"):
-        body = b"<Error><Code>" + code + b"</Code><AWSAccessKeyId>key-id-of-the-test</AWSAccessKeyId></Error>"
-        proxy.faults[:] = [Fault("status", "", status=403, body=body)]
-        for done in (command("pull", f"{bucket}/s", tmp_path / "p"), command("push", store.path, f"{bucket}/s")):
-            assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-            assert "access is refused. Check the credentials" in done.stderr
-            assert "key-id" not in done.stderr and "very-secret" not in done.stderr
 
 
 def test_a_redirect_takes_no_credentials_to_another_host(server: FaultyServer, tmp_path: Path) -> None:

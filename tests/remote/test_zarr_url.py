@@ -122,12 +122,6 @@ def test_with_a_signature(server: FaultyServer, stores: Path) -> None:
         assert "secret" not in f"{store.zarr()} {store.zarr().store!r}"
 
 
-@pytest.mark.usefixtures("in_chunks")
-def test_in_a_bucket(bucket: str, stores: Path) -> None:
-    tsds.push(stores / "zarr.tsds", f"{bucket}/zarr.tsds")
-    assert_same(tsds.open(f"{bucket}/zarr.tsds"), stores / "zarr.tsds")
-
-
 def test_by_nginx(stores: Path, tmp_path: Path) -> None:
     from remote.servers import nginx
 

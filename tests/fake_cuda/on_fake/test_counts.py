@@ -73,21 +73,6 @@ def test_epochs_are_right_and_take_a_bounded_amount_of_pinned_memory(path: Path)
     assert grown["host_allocs"] <= 2 * 2 * ROWS // BATCH
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"collate_images": "padded"},
-        {"num_workers": 1},
-        {"residency": "device"},
-    ],
-)
-def test_every_sample_comes_with_its_own_values(path: Path, arguments: dict[str, Any]) -> None:
-    loader = tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True, device="cuda", **arguments)
-    for _ in range(2):
-        assert sorted(values_of(loader)) == list(range(ROWS))
-
-
 def stacked(samples: list[Any]) -> torch.Tensor:
     return torch.stack([sample["image"] for sample in samples])
 
