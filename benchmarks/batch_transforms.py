@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import shutil
 import statistics
-import time
-from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
-import numpy as np
-import torch
-
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spent_with
 from benchmarks.samples import STORE, make_digits, make_noise
 from tensorstore_ds import native
 
@@ -44,7 +38,6 @@ def transforms_of(side: int, channels: int) -> dict[str, Any]:
 def measure(settings: Settings) -> dict[str, Any]:
     """Images per second of the loader with each transform, in turn, and relative to the loader without one."""
     rows: list[dict[str, Any]] = []
-    kernels: list[dict[str, Any]] = []
     figures = []
     for title, side, channels, batch in (
         (settings.digits_name, 28, 1, 1000),
@@ -71,76 +64,22 @@ def measure(settings: Settings) -> dict[str, Any]:
             what = f"{title}, batch {batch}: rate with flip, padded crop and normalize, relative to the bare loader"
             figures.append(Figure(what, rows[-1]["share"], LIMIT, "x", at_least=True, note=f"{THREADS} threads"))
             if native.core is not None:
-                found = kernels_of(dataset, title, settings.repeat)
-                kernels += found
-                figures.append(kernel_figure(title, found, KERNEL_LIMITS[side]))
+                last = transforms["flip, padded crop and normalize"]
+                figures.append(kernel_figure(dataset, title, last, KERNEL_LIMITS[side], settings.repeat))
         shutil.rmtree(folder)
-    return as_result(figures, transforms=rows, kernels=kernels)
+    return as_result(figures, transforms=rows)
 
 
-def kernels_of(dataset: tsds.StoreDataset, title: str, repeat: int) -> list[dict[str, Any]]:
-    """CPU seconds of epochs with the compiled kernels and without, in turn with `memcpy` of the same images, in order.
-
-    All threads of the process count, so that what else the machine does counts little.
-    """
-    images = np.asarray(dataset.split["image"])
-    side, channels = images.shape[1], images.shape[3]
-    moves = [tsds.RandomHorizontalFlip(), tsds.RandomCrop(side, padding=side // 8)]
-    types = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-    means = [0.5] * channels, [0.25] * channels
-    named = {name: tsds.Compose([*moves, tsds.Normalize(*means, dtype=dtype)]) for name, dtype in types.items()}
-    transforms = {"none": None, "flip, padded crop": tsds.Compose(moves)}
-    transforms |= {f"flip, padded crop, normalize to {name}": each for name, each in named.items()}
-    rows = []
-    for threads, batch in itertools.product((1, THREADS), (1000, 100)):
-        target = np.empty((batch, *images.shape[1:]), np.uint8)
-        copies = [partial(np.copyto, target, images[i : i + batch]) for i in range(0, len(images) - batch + 1, batch)]
-        timings = [partial(cpu_of_calls, copies)]
-        for transform in transforms.values():
-            loader = tsds.DataLoader(dataset, batch, shuffle=True, num_threads=threads, batch_transform=transform)
-            timings += [partial(cpu_of, loader, core) for core in (None, native.core)]
-        copied, *others = alternate(timings, repeat)
-        for name, without, compiled in zip(transforms, others[::2], others[1::2], strict=True):
-            nanoseconds = [spread(each, 1e9 / len(images)) for each in (copied, without, compiled)]
-            rows.append(
-                {
-                    "data": title,
-                    "batch": batch,
-                    "threads": threads,
-                    "transform": name,
-                    **dict(zip(("memcpy", "without", "with"), nanoseconds, strict=True)),
-                    "of_memcpy": ratio_of_medians(copied, compiled),
-                    "of_without": ratio_of_medians(without, compiled),
-                }
-            )
-    return rows
-
-
-def kernel_figure(title: str, rows: list[dict[str, Any]], limit: float) -> Figure:
+def kernel_figure(dataset: tsds.StoreDataset, title: str, transform: Any, limit: float, repeat: int) -> Figure:
     """How many times as fast the loader with kernels is, with all of it, in CPU time of one thread that gathers."""
-    found = next(row for row in rows if row["transform"].endswith("float32"))
-    what = f"{title}, batch {found['batch']}: flip, padded crop and normalize with kernels, relative to without"
-    return Figure(what, found["of_without"], limit, "x", at_least=True, note=f"CPU time, {found['threads']} thread")
-
-
-def cpu_of(loader: Iterable[Any], core: Any) -> float:
-    """CPU seconds of the process for an epoch, with these kernels."""
-    kept, native.core = native.core, core
-    try:
-        begun = time.process_time()
-        for _ in loader:
-            pass
-        return time.process_time() - begun
-    finally:
-        native.core = kept
-
-
-def cpu_of_calls(calls: Iterable[Any]) -> float:
-    """CPU seconds of the process for some calls."""
-    begun = time.process_time()
-    for call in calls:
-        call()
-    return time.process_time() - begun
+    loader = tsds.DataLoader(dataset, 1000, shuffle=True, num_threads=1, batch_transform=transform)
+    rounds = alternate(
+        [partial(spent_with, core, lambda: [None for _ in loader]) for core in (None, native.core)], repeat
+    )
+    without, compiled = ([one.cpu for one in each] for each in rounds)
+    what = f"{title}, batch 1000: flip, padded crop and normalize with kernels, relative to without"
+    ratio = ratio_of_medians(without, compiled)
+    return Figure(what, ratio, limit, "x", at_least=True, note="CPU time, 1 thread")
 
 
 def timed(loader: tsds.DataLoader[Any], samples: int) -> float:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
+from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, peak_nbytes, seconds_of
 from tensorstore_ds.annex.checking.search import near_pairs
 
 SECONDS, SEARCH_SECONDS, MEGABYTES = 120, 3, 500
@@ -26,7 +24,7 @@ def measure(settings: Settings) -> dict[str, Any]:
         for i in range(_IMAGES):
             small = rng.integers(0, 256, (5, 5), np.uint8)
             writer.append("train", {"image": np.kron(small, np.ones((6, 6), np.uint8))[1:29, 1:29], "label": i % 10})
-    checked = in_fresh_process("check_content", store)
+    checked = in_fresh_process(check, store)
     hashes = rng.integers(0, 2**63, _HASHES, np.uint64)
     hashes[-_PLANTED:] = hashes[:_PLANTED] ^ (np.uint64(1) << rng.integers(0, 63, _PLANTED, np.uint64))
     began = time.perf_counter()
@@ -48,13 +46,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     return as_result(figures)
 
 
-def _peak_rss() -> int:
-    """The most memory, in bytes, that this process had: not `ru_maxrss`, which begins with what its parent had."""
-    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    return int(line.split()[1]) * 1024
-
-
-if __name__ == "__main__":
-    began = time.perf_counter()
-    assert tsds.check_store(Path(sys.argv[1])).samples == _IMAGES
-    json.dump({"seconds": time.perf_counter() - began, "rss": _peak_rss()}, sys.stdout)
+def check(store: Path) -> dict[str, float]:
+    """Time and memory of `tensorstore_ds.check_store`."""
+    seconds = seconds_of(lambda: tsds.check_store(store))
+    return {"seconds": seconds, "rss": peak_nbytes()}

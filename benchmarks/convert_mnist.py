@@ -28,7 +28,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     _check_equal(settings.digits, store, bare)
 
     def converting() -> float:
-        took = seconds_of(lambda: convert(settings.digits, store))
+        took = seconds_of(lambda: tsds.convert(settings.digits, store, workers=WORKERS))
         shutil.rmtree(store)
         return took
 
@@ -47,11 +47,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     files = f"the {_SHAPE[0]:,} PNG files of {settings.digits_name}"
     what = f"convert {files} with {WORKERS} workers: time, relative to a bare Pillow loop"
     return as_result([Figure(what, ratio_of_medians(ours, theirs), LIMIT, "x", note=note)])
-
-
-def convert(digits: Path, store: Path, workers: int = WORKERS) -> None:
-    """All that a user's conversion does: scan, decode, statistics, keys, SHA-256, sync."""
-    tsds.convert(digits, store, workers=workers)
 
 
 def bare_loop(digits: Path, target: Path) -> None:
@@ -85,7 +80,7 @@ def list_files(digits: Path) -> list[str]:
 
 def _check_equal(digits: Path, store: Path, bare: Path) -> None:
     """Both do the same work: the pixels agree."""
-    convert(digits, store)
+    tsds.convert(digits, store, workers=WORKERS)
     bare_loop(digits, bare)
     images = np.memmap(bare, np.uint8, "r", shape=_SHAPE)
     opened = tsds.open(store)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -24,6 +21,7 @@ from benchmarks.measure import (
     alternate,
     as_result,
     in_fresh_process,
+    peak_nbytes,
     ratio_of_medians,
     seconds_of,
     spread,
@@ -43,14 +41,14 @@ def measure(settings: Settings) -> dict[str, Any]:
     folder.mkdir()
     write_photos(folder / "photos", _PHOTOS, 375, 500)
     figures = [*_engines(folder, settings.repeat), *_slurm(folder, settings.repeat)]
-    planned = in_fresh_process("engines", "plan", folder)
+    planned = in_fresh_process(plan_many, folder)
     note = f"plan.json and references: {planned['nbytes'] / 1e6:.0f} MB"
     figures += [
         Figure(f"plan of {_FILES:,} files: time", planned["seconds"], PLAN_SECONDS, "s", 0, note=note),
         Figure(f"plan of {_FILES:,} files: memory", planned["rss"] / 1e9, PLAN_GIGABYTES, "GB"),
         Figure(f"plan of {_FILES:,} files: from the start of a task to its first image", planned["first"], 1, "s"),
     ]
-    committed = in_fresh_process("engines", "commit", folder)
+    committed = in_fresh_process(commit_many, folder)
     note = f"its plan: {committed['plan']:.1f} s"
     figures.append(Figure(f"commit of {_MANY:,} shards", committed["seconds"], COMMIT_SECONDS, "s", 1, note=note))
     return as_result(figures)
@@ -178,7 +176,7 @@ def plan_many(folder: Path) -> dict[str, float]:
     began = time.perf_counter()
     options = tsds.ConvertOptions(fit=tsds.Fit(1, "crop"), color="rgb", shard_nbytes=30_000)
     tsds.clusters.plan(source / "all.csv", out, options, progress=lambda event: None)
-    seconds, rss = time.perf_counter() - began, _peak()
+    seconds, rss = time.perf_counter() - began, peak_nbytes()
     began = time.perf_counter()
     with suppress(tsds.SourceError):  # its images are not there
         tsds.clusters.convert_task(out, shards=[("train", 7)], workers=0, progress=lambda event: None)
@@ -201,15 +199,3 @@ def commit_many(folder: Path) -> dict[str, float]:
     seconds = seconds_of(lambda: tsds.clusters.commit(out))
     shutil.rmtree(out)
     return {"seconds": seconds, "plan": plan}
-
-
-def _peak() -> int:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("what", choices=("plan", "commit"))
-    parser.add_argument("folder", type=Path)
-    given = parser.parse_args()
-    json.dump((plan_many if given.what == "plan" else commit_many)(given.folder), sys.stdout)

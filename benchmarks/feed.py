@@ -22,8 +22,9 @@ import torch
 from torch.utils import data
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, spread
+from benchmarks.measure import Figure, Settings, alternate, as_result, seconds_of, spread
 from benchmarks.photographs.race import folder_of_photographs
+from tensorstore_ds.annex.training.process import torch_settings
 from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.crew import share
 
@@ -53,12 +54,9 @@ def simulated() -> Iterator[None]:
         tsds.StoreDataset.gather, feed.GROUP_NBYTES = gather, group  # type: ignore[method-assign]
 
 
-def seconds_of(batches: Iterable[Any], step: Callable[[], object] = lambda: None) -> float:
+def epoch_of(batches: Iterable[Any], step: Callable[[], object] = lambda: None) -> float:
     """Time of an epoch."""
-    begin = time.perf_counter()
-    for _ in batches:
-        step()
-    return time.perf_counter() - begin
+    return seconds_of(lambda: [step() for _ in batches])
 
 
 def first(loaders: Loaders, count: int) -> float:
@@ -67,16 +65,16 @@ def first(loaders: Loaders, count: int) -> float:
     batches = iter(loaders(count))
     next(batches)
     after = time.perf_counter() - begin
-    return after / ((after + seconds_of(batches)) / count)
+    return after / ((after + epoch_of(batches)) / count)
 
 
 def waiting(loaders: Loaders, per_batch: float, count: int, epochs: int = 6) -> float:
     """Share of the time that is waited in epochs of `count` batches, after a first one."""
     loader = loaders(count)
-    seconds_of(loader)
+    epoch_of(loader)
     step = NEED * per_batch
-    whole = sum(seconds_of(loader, lambda: time.sleep(step)) for _ in range(epochs))
-    slept = seconds_of(range(epochs * count), lambda: time.sleep(step))
+    whole = sum(epoch_of(loader, lambda: time.sleep(step)) for _ in range(epochs))
+    slept = epoch_of(range(epochs * count), lambda: time.sleep(step))
     return 1 - slept / whole
 
 
@@ -94,7 +92,7 @@ def disturbed(digits: tsds.StoreDataset, threads: int, repeat: int) -> list[list
     ours = tsds.DataLoader(digits, 500, shuffle=True, num_threads=threads)
     theirs = data.DataLoader(tensors, 500, shuffle=True, num_workers=2, persistent_workers=True)
     ways: list[Iterable[Any]] = [[0] * len(ours), ours, theirs]
-    kept, *others = alternate([partial(seconds_of, way, launching) for way in ways], repeat)
+    kept, *others = alternate([partial(epoch_of, way, launching) for way in ways], repeat)
     return [[a / b for a, b in zip(each, kept, strict=True)] for each in others]
 
 
@@ -105,12 +103,8 @@ def measure(settings: Settings) -> dict[str, Any]:
     images = tsds.StoreDataset(tsds.convert(files, settings.scratch / "photographs.tsds", options).path, "train")
     path = tsds.convert(settings.digits, settings.scratch / "digits.tsds").path
     digits = tsds.StoreDataset(path, "train", fields=["image", "label"])
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with torch_settings("fp32", threads=1):
         figures = [figure for threads in THREADS for figure in _of(settings.repeat, threads, images, digits)]
-    finally:
-        torch.set_num_threads(before)
     return as_result(figures, photographs=name)
 
 
@@ -129,7 +123,7 @@ def _of(repeat: int, threads: int, images: tsds.StoreDataset, digits: tsds.Store
         return Figure(f"{what}, {threads} threads", statistics.median(values), limit, unit, 3, note=note)
 
     batches = len(images) // 32
-    per_batch = statistics.median(seconds_of(photographs(batches)) for _ in range(3)) / batches
+    per_batch = statistics.median(epoch_of(photographs(batches)) for _ in range(3)) / batches
     yield figure(
         "photographs, batch 32: the first batch, relative to a batch's share of the epoch",
         [first(photographs, batches) for _ in range(repeat)],

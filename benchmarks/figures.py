@@ -327,25 +327,31 @@ def photograph_title(way: Mapping[str, Any]) -> str:
 # --- batch transforms ---------------------------------------------------------------------------------------------
 
 
-def _transforms(result: Result) -> list[str]:
+def _by_transform(result: Result, corner: str, cell: Callable[[Mapping[str, Any]], str]) -> list[str]:
     """A row per transform, a column per data set."""
     rows: dict[str, list[str]] = {}
-    bare: dict[str, float] = {}
     for each in result["transforms"]:
-        bare.setdefault(each["data"], each["rate"])  # the first row of each data set has no transform
-        rows.setdefault(each["transform"], []).append(f"{each['rate']:,.0f} ({each['rate'] / bare[each['data']]:.2f})")
-    head = ("images per second", *dict.fromkeys(each["data"] for each in result["transforms"]))
+        rows.setdefault(each["transform"], []).append(cell(each))
+    head = (corner, *dict.fromkeys(each["data"] for each in result["transforms"]))
     return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
+
+
+def _transforms(result: Result) -> list[str]:
+    bare: dict[str, float] = {}  # the first row of each data set has no transform
+
+    def cell(each: Mapping[str, Any]) -> str:
+        return f"{each['rate']:,.0f} ({each['rate'] / bare.setdefault(each['data'], each['rate']):.2f})"
+
+    return _by_transform(result, "images per second", cell)
 
 
 def _against_torchvision(result: Result) -> list[str]:
-    """A row per transform, a column per data set; empty where torchvision has none."""
-    rows: dict[str, list[str]] = {}
-    for each in result["transforms"]:
+    def cell(each: Mapping[str, Any]) -> str:
+        """Both factors; empty where torchvision has no such transform."""
         factors = [_times(each[name]["cpu_ratio"]) if each[name] else "-" for name in (BY_IMAGE, WHOLE)]
-        rows.setdefault(each["transform"], []).append(", ".join(factors) if set(factors) != {"-"} else "")
-    head = (result["images"], *dict.fromkeys(each["data"] for each in result["transforms"]))
-    return ["\n".join(table(head, [[name, *cells] for name, cells in rows.items()], right=1))]
+        return ", ".join(factors) if set(factors) != {"-"} else ""
+
+    return _by_transform(result, result["images"], cell)
 
 
 def _range(values: Sequence[float]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from benchmarks import measure
 from tensorstore_ds.annex.editing.fold_numbers import Members, divide_groups, divide_rows
 
 K = 5
@@ -74,17 +75,14 @@ def staying(case: Case, growth: float, rng: Generator) -> float:
 
 def table() -> str:
     """The table in Markdown: the mean over `REPEATS` data sets, and the lowest share."""
-    lines = [
-        "| division | rows before | 10 % more rows | 50 % more rows |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for number, case in enumerate(CASES):
         shown = []
         for growth in GROWTH:
             found = [staying(case, growth, np.random.default_rng([SEED, number, each])) for each in range(REPEATS)]
             shown.append(f"{np.mean(found):.1%} (at least {min(found):.1%})")
-        lines.append(f"| {case.name} | {case.rows:,} | {' | '.join(shown)} |".replace("%", " %"))
-    return "\n".join(lines)
+        rows.append((case.name, f"{case.rows:,}", *(cell.replace("%", " %") for cell in shown)))
+    return "\n".join(measure.table(("division", "rows before", "10 % more rows", "50 % more rows"), rows))
 
 
 if __name__ == "__main__":

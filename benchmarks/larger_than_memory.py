@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,7 +43,7 @@ def measure(settings: Settings) -> dict[str, Any]:
             around = f"{read_ahead_nbytes(source) // 1024:,} KiB; {settings.repeat} rounds"
 
             def run(order: str, source: Path = source, batch: int = batch, group: Path = group) -> tuple[float, float]:
-                found = in_fresh_process("larger_than_memory", order, source, batch, group)
+                found = in_fresh_process(load, order, source, batch, group)
                 return found["seconds"], found["read"] / found["used"]
 
             found = alternate([lambda order=order: run(order) for order in ORDERS], settings.repeat)
@@ -89,7 +87,7 @@ def control_group(limit: int) -> Iterator[Path]:
         group.rmdir()
 
 
-def main(order: str, source: Path, batch: int, group: Path) -> dict[str, Any]:
+def load(order: str, source: Path, batch: int, group: Path) -> dict[str, Any]:
     """Evict the store, go into the group, and load an epoch."""
     tsds.evict(tsds.open(source / STORE))
     (group / "cgroup.procs").write_text(str(os.getpid()))
@@ -107,7 +105,3 @@ def main(order: str, source: Path, batch: int, group: Path) -> dict[str, Any]:
 def _read_nbytes() -> int:
     """Bytes that this process has made the disk read."""
     return int(Path("/proc/self/io").read_text().split("\nread_bytes: ")[1].split("\n")[0])
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4]))))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import statistics
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -37,7 +35,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     answers: list[dict[str, Any]] = []
 
     def run(what: str) -> float:
-        answers.append(in_fresh_process("loading_cold", what, source))
+        answers.append(in_fresh_process(load, what, source))
         return float(answers[-1]["seconds"])
 
     ours, reading = alternate([lambda: run("epoch"), lambda: run("read")], settings.repeat)
@@ -91,7 +89,7 @@ def read_in_order(source: Path) -> int:
     return total
 
 
-def main(what: str, source: Path) -> dict[str, Any]:
+def load(what: str, source: Path) -> dict[str, Any]:
     """Evict, then read or load everything once, in this process."""
     if what == "epoch":
         _ = tsds.DataLoader, tsds.BlockShuffleSampler  # imported before the clock runs, and torch with them
@@ -105,7 +103,3 @@ def main(what: str, source: Path) -> dict[str, Any]:
     else:
         nbytes = read_in_order(source)
     return {"seconds": time.perf_counter() - begun, "nbytes": nbytes, "resident": resident or 0}
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]))))

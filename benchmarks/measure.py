@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from tensorstore_ds import native
 from tensorstore_ds.annex.measuring.measure import cpu_seconds, in_turns
 from tensorstore_ds.annex.measuring.system import machine
 
@@ -101,10 +102,26 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def in_fresh_process(module: str, *arguments: object) -> Any:
-    """What a module of this package prints as JSON, in a process that has done nothing else."""
-    command = [sys.executable, "-m", f"benchmarks.{module}", *map(str, arguments)]
+# --- processes ----------------------------------------------------------------------------------------------------
+
+
+def command_of(function: Callable[..., object], *arguments: object) -> list[str]:
+    """The command that calls a function with numbers, texts and paths, in `ROOT`, and prints its result as JSON."""
+    spec, name = sys.modules[function.__module__].__spec__, function.__name__
+    module = spec.name if spec else function.__module__  # not `__main__`
+    lines = ["import json", "from pathlib import PosixPath", f"from {module} import {name}"]
+    return [sys.executable, "-c", "\n".join([*lines, f"print(json.dumps({name}(*{arguments!r})))"])]
+
+
+def in_fresh_process(function: Callable[..., object], *arguments: object) -> Any:
+    """The result of a function in a process that has done nothing else, as JSON has it."""
+    command = command_of(function, *arguments)
     return json.loads(subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+def peak_nbytes() -> int:
+    """The most memory that this process had: not `ru_maxrss`, which begins with what its parent had."""
+    return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 
 # --- time -------------------------------------------------------------------------------------------------------
@@ -129,6 +146,15 @@ def spent_on(function: Callable[[], object]) -> Spent:
     begun, cpu = time.perf_counter(), cpu_seconds()
     function()
     return Spent(time.perf_counter() - begun, cpu_seconds() - cpu)
+
+
+def spent_with(kernels: Any, function: Callable[[], object]) -> Spent:
+    """`spent_on` with these compiled kernels, or without any where it is None."""
+    kept, native.core = native.core, kernels
+    try:
+        return spent_on(function)
+    finally:
+        native.core = kept
 
 
 def alternate(timings: Sequence[Callable[[], T]], repeat: int) -> list[list[T]]:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 import time
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import tensorstore_ds as tsds
-from benchmarks.measure import ROOT, Figure, Settings, as_result
+from benchmarks.measure import ROOT, Figure, Settings, as_result, command_of
 from benchmarks.samples import link_digits, write_photos
 from tensorstore_ds.annex.measuring.system import own_nbytes, tree
 from tensorstore_ds.format.schema import Encoding
@@ -36,7 +35,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     return as_result(figures)
 
 
-def _figure(what: str, source: Path, scratch: Path, encoding: str = "raw") -> Figure:
+def _figure(what: str, source: Path, scratch: Path, encoding: Encoding = "raw") -> Figure:
     store = scratch / "memory.tsds"
     parent, worker, seconds = peaks_of_conversion(source, store, encoding)
     shutil.rmtree(store)
@@ -44,7 +43,7 @@ def _figure(what: str, source: Path, scratch: Path, encoding: str = "raw") -> Fi
     return Figure(f"{what}: private memory of a process", max(parent, worker) / 1e6, LIMIT, "MB", 0, note=note)
 
 
-def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, int, float]:
+def peaks_of_conversion(source: Path, store: Path, encoding: Encoding) -> tuple[int, int, float]:
     """Convert in another process, and look at it and at its workers a hundred times a second.
 
     Returns:
@@ -52,8 +51,7 @@ def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, 
     """
     begun = time.perf_counter()
     parent = worker = 0
-    command = [sys.executable, "-m", "benchmarks.memory", str(source), str(store), encoding]
-    with subprocess.Popen(command, cwd=ROOT) as process:
+    with subprocess.Popen(command_of(convert, source, store, encoding), cwd=ROOT, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None:
             own, *others = [own_nbytes(pid) or 0 for pid in tree(process.pid)]  # None of one that has ended meanwhile
             parent, worker = max(parent, own), max([worker, *others])
@@ -63,6 +61,6 @@ def peaks_of_conversion(source: Path, store: Path, encoding: str) -> tuple[int, 
     return parent, worker, time.perf_counter() - begun
 
 
-if __name__ == "__main__":
-    _source, _store, _encoding = sys.argv[1:]
-    tsds.convert(_source, _store, workers=WORKERS, encoding=cast(Encoding, _encoding))
+def convert(source: Path, store: Path, encoding: Encoding) -> None:
+    """The conversion that is looked at."""
+    tsds.convert(source, store, workers=WORKERS, encoding=encoding)

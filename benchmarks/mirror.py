@@ -5,18 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
-import numpy as np
 
 import tensorstore_ds as tsds
-from benchmarks.measure import ROOT, Figure, Settings, as_result, ratio_of_medians, spread
+from benchmarks.measure import ROOT, Figure, Settings, as_result, command_of, ratio_of_medians, seconds_of, spread
 from benchmarks.open_large import write_sparse_store
 from benchmarks.range_server import served
+from benchmarks.samples import STORE, make_noise
 from tensorstore_ds.format.arrays import CRC_NBYTES, ArrayGeometry
 from tensorstore_ds.format.kinds import RawImageField
 from tensorstore_ds.format.schema import ArraySpec
@@ -24,19 +24,6 @@ from tensorstore_ds.format.schema import ArraySpec
 SHAPE = (224, 224, 3)
 LARGE_ROWS, ROWS, BATCH = 66_000, 5_200, 128
 LATENCY, BANDWIDTH = 0.020, 100_000_000
-_SERVE = "import sys; from benchmarks.mirror import serve; serve(*sys.argv[1:])"
-
-
-class Noise(Sequence[Any]):
-    """Samples of random pixels."""
-
-    classes = ("a", "b")
-
-    def __len__(self) -> int:
-        return ROWS
-
-    def __getitem__(self, row: int) -> tuple[np.ndarray, int]:
-        return np.random.default_rng(row).integers(0, 256, SHAPE, np.uint8), row % 2
 
 
 def measure(settings: Settings) -> dict[str, Any]:
@@ -44,10 +31,10 @@ def measure(settings: Settings) -> dict[str, Any]:
     folder = settings.scratch
     write_sparse_store(folder / "large.tsds", {"train": LARGE_ROWS}, LARGE_ROWS, {"image": _IMAGE})
     _seal(folder / "large.tsds/train/00000/image/c/0/0/0/0")
-    tsds.convert(Noise(), folder / "noise.tsds", encoding="raw")
+    make_noise(folder / "noise", ROWS, SHAPE)
     figures = _requests(folder)
     with _far_server(folder) as url:
-        _seconds(tsds.DataLoader(tsds.StoreDataset(folder / "noise.tsds"), batch_size=BATCH))  # all is imported
+        _seconds(tsds.DataLoader(tsds.StoreDataset(folder / "noise" / STORE), batch_size=BATCH))  # all is imported
         in_order, shuffled = (_first_batch(f"{url}/large.tsds", folder / f"first-{n}", n == 1) for n in range(2))
         network = f"{LATENCY * 1e3:.0f} ms and {BANDWIDTH / 1e6:.0f} MB/s"
         size = f"{LARGE_ROWS * _IMAGE.spec.row_nbytes / 1e9:.0f} GB"
@@ -60,9 +47,9 @@ def measure(settings: Settings) -> dict[str, Any]:
     return as_result(figures)
 
 
-def serve(folder: str) -> None:
+def serve(folder: Path) -> None:
     """Serve a folder until standard input ends, with a network's latency and bandwidth; prints the URL."""
-    with served(Path(folder), latency=LATENCY, bandwidth=BANDWIDTH) as server:
+    with served(folder, latency=LATENCY, bandwidth=BANDWIDTH) as server:
         sys.stdout.write(f"{server.url}\n")
         sys.stdout.flush()
         sys.stdin.read()
@@ -93,7 +80,7 @@ def _epochs(folder: Path, url: str, name: str, repeat: int) -> list[Figure]:
         sampler = tsds.BlockShuffleSampler(dataset, block_rows=64, window_blocks=8)
         return tsds.DataLoader(dataset, batch_size=BATCH, sampler=sampler)
 
-    remote, local = loader(f"{url}/noise.tsds"), loader(folder / "noise.tsds")
+    remote, local = loader(f"{url}/noise/{STORE}"), loader(folder / "noise" / STORE)
     nbytes = ROWS * _IMAGE.spec.row_nbytes
     first = _seconds(remote)
     _seconds(remote)  # the SHA-256 of the file is compared meanwhile
@@ -124,21 +111,17 @@ def _first_batch(url: str, cache: Path, shuffle: bool) -> float:
 
 
 def _seconds(loader: tsds.DataLoader[Any]) -> float:
-    began = time.perf_counter()
-    for _ in loader:
-        pass
-    return time.perf_counter() - began
+    return seconds_of(lambda: [None for _ in loader])
 
 
 @contextmanager
 def _far_server(folder: Path) -> Iterator[str]:
     """A server in a process of its own."""
-    command = [sys.executable, "-c", _SERVE, str(folder)]
+    command = command_of(serve, folder)
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().strip()
-        assert process.stdin is not None
-        process.stdin.close()
+        process.communicate()
 
 
 def _seal(path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
+from benchmarks.open_store import open_and_read
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.format.arrays import (
     CHUNK_SIZE,
@@ -77,7 +78,7 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 def _opened(store: Path, times: int) -> dict[str, float]:
     """The median of each number of `open_store`; the first time is left out."""
-    opened = [in_fresh_process("open_store", store) for _ in range(times + 1)][1:]
+    opened = [in_fresh_process(open_and_read, store) for _ in range(times + 1)][1:]
     return {name: statistics.median(run[name] for run in opened) for name in opened[0]}
 
 

@@ -5,8 +5,6 @@ A module of its own, so that nothing is loaded beforehand that opening a store w
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from pathlib import Path
 
@@ -19,7 +17,7 @@ def own_nbytes() -> int:
     return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
 
 
-def main(path: str) -> None:
+def open_and_read(path: Path) -> dict[str, float]:
     """Open the store, then read the last row of every split."""
     opening = tsds.open  # imported with its first use: before the clock runs
     memory, begun = own_nbytes(), time.perf_counter()
@@ -28,7 +26,7 @@ def main(path: str) -> None:
     for split in store.splits:
         for field in store[split].fields:
             store[split][field][len(store[split]) - 1]
-    result = {
+    return {
         "seconds": seconds,
         "grown": grown,
         "read_seconds": time.perf_counter() - begun,
@@ -37,8 +35,3 @@ def main(path: str) -> None:
         "files": sum(path.is_file() for path in store.path.rglob("*")),
         "splits": len(store.splits),
     }
-    print(json.dumps(result))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1])

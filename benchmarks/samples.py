@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,12 @@ class Arrays(Sequence[tuple[NDArray[np.uint8], int]]):
 def open_arrays(folder: Path) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """Images, mapped and read-only, and labels."""
     return np.load(folder / "images.npy", mmap_mode="r"), np.load(folder / "labels.npy")
+
+
+def with_objects(images: Any, objects: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Columns of a batch, given the labels and boxes of each image."""
+    values = {name: np.concatenate([np.asarray(one[name]) for one in objects]) for name in ("labels", "boxes")}
+    return {"image": images, "offsets": np.cumsum([0, *(len(one["labels"]) for one in objects)]), **values}
 
 
 def make_noise(folder: Path, rows: int, shape: tuple[int, int, int]) -> None:

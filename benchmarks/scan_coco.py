@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import resource
-import sys
 import time
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, as_result, in_fresh_process
+from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, peak_nbytes
 from tensorstore_ds.sources import open_source
 
 SECONDS, GIGABYTES = 30, 1
@@ -21,7 +19,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     """In a fresh process, whose memory is its own."""
     folder = settings.scratch / "coco"
     nbytes = _write(folder)
-    scanned = in_fresh_process("scan_coco", folder)
+    scanned = in_fresh_process(scan, folder)
     note = f"{_IMAGES:,} images, {nbytes / 1e6:.0f} MB of JSON"
     figures = [
         Figure(f"scan COCO's JSON of {_OBJECTS:,} objects: time", scanned["seconds"], SECONDS, "s", 1, note=note),
@@ -51,11 +49,11 @@ def _write(folder: Path) -> int:
     return path.stat().st_size
 
 
-if __name__ == "__main__":
+def scan(folder: Path) -> dict[str, float]:
+    """Time and memory of a scan."""
     began = time.perf_counter()
-    contents = open_source(Path(sys.argv[1])).scan()
+    contents = open_source(folder).scan()
     seconds = time.perf_counter() - began
     assert len(contents.splits["train"]) == _IMAGES
     assert not contents.problems
-    rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    json.dump({"seconds": seconds, "rss": rss}, sys.stdout)
+    return {"seconds": seconds, "rss": peak_nbytes()}

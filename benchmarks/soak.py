@@ -23,6 +23,7 @@ from benchmarks.measure import (
     Figure,
     Settings,
     as_result,
+    command_of,
     figures_of,
     in_fresh_process,
     table,
@@ -30,6 +31,7 @@ from benchmarks.measure import (
 )
 from benchmarks.photographs.drawing import write_class_folders
 from benchmarks.samples import STORE, make_noise
+from benchmarks.soak_processes import run_drops, run_epochs, run_readers, run_sizes
 from tensorstore_ds.annex.measuring.system import own_nbytes
 
 #: Own memory that a process may gain from its 100th epoch on.
@@ -57,7 +59,7 @@ METHODS = {"fork": "forked", "spawn": "spawned"}
 
 def measure_epochs(store: Path, epochs: int) -> list[Figure]:
     """One loader in one process."""
-    seen: list[dict[str, int]] = in_fresh_process("soak_processes", "epochs", store, epochs)
+    seen: list[dict[str, int]] = in_fresh_process(run_epochs, store, epochs)
     first = next((one for one in seen if one["epoch"] == 100), seen[0])
     last = seen[-1]
     name = f"{epochs:,} epochs with one loader, from epoch {first['epoch']:,} on"
@@ -72,7 +74,7 @@ def measure_epochs(store: Path, epochs: int) -> list[Figure]:
 
 def measure_sizes(store: Path, epochs: int) -> list[Figure]:
     """Images of differing sizes in one process: buffers of all sizes come and go."""
-    first, *_, last = in_fresh_process("soak_processes", "sizes", store, epochs)
+    first, *_, last = in_fresh_process(run_sizes, store, epochs)
     name = f"{epochs:,} epochs of images of differing sizes, as lists, padded and cropped"
     note = f"{first['own'] / 1000:.1f} MB after {first['epoch']:,}, {last['own'] / 1000:.1f} MB at the end"
     growth = (last["own"] - first["own"]) / 1000
@@ -97,7 +99,7 @@ def measure_readers(store: Path, nbytes: int, count: int) -> list[Figure]:
 
 def measure_loaders(small: Path, large: Path, more: int, count: int) -> list[Figure]:
     """So many processes with a loader each, after an epoch, on a store and on one that is `more` bytes larger."""
-    fewer, all_ = (_with_readers("loaders", store, "spawn", count, own_nbytes) for store in (small, large))
+    fewer, all_ = (_with_readers(store, "spawn", count, own_nbytes, loading=True) for store in (small, large))
     note = f"{max(fewer) / 1e6:.0f} MB each on the smaller one, {max(all_) / 1e6:.0f} MB on the larger one"
     name = f"{count} loaders in {count} processes, a store {more / 1e6:,.0f} MB larger: additional private memory"
     return [Figure(name, (max(all_) - max(fewer)) / 1e6, LOADER_LIMIT, "MB", 1, note=note)]
@@ -111,26 +113,28 @@ def _readers(store: Path, method: str, count: int) -> tuple[int, int, list[int]]
         maps = [one for one in process.memory_maps() if one.path.startswith(str(store))]
         return sum(one.rss for one in maps), sum(one.pss for one in maps), process.memory_full_info().uss
 
-    rss, pss, private = zip(*_with_readers("readers", store, method, count, look), strict=True)
+    rss, pss, private = zip(*_with_readers(store, method, count, look), strict=True)
     return sum(rss), sum(pss), list(private)
 
 
-def _with_readers(what: str, store: Path, method: str, count: int, look: Callable[[int], Any]) -> list[Any]:
+def _with_readers(
+    store: Path, method: str, count: int, look: Callable[[int], Any], *, loading: bool = False
+) -> list[Any]:
     """What is seen of each process while all are there."""
-    command = [sys.executable, "-m", "benchmarks.soak_processes", what, str(store), method, str(count)]
+    command = command_of(run_readers, store, method, count, loading)
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         if process.stdout is None or not (line := process.stdout.readline()):
-            raise RuntimeError(f"{store}: the {what} ended")
+            raise RuntimeError(f"{store}: the readers ended")
         seen = [look(pid) for pid in json.loads(line)]
         out, _ = process.communicate("\n")
     if set(json.loads(out)) != {0}:
-        raise RuntimeError(f"{store}: expected {what} that end with 0, found {out.strip()}")
+        raise RuntimeError(f"{store}: expected readers that end with 0, found {out.strip()}")
     return seen
 
 
 def measure_drops(store: Path, count: int) -> list[Figure]:
     """Loaders that are left in the middle, in one process."""
-    before, after = in_fresh_process("soak_processes", "drops", store, count).values()
+    before, after = in_fresh_process(run_drops, store, count)
     figures = []
     for key, what in _HELD.items():
         note = f"{before[key]} before, {after[key]} after"

@@ -242,7 +242,7 @@ def _expected(kind: type[BaseException]) -> Iterator[None]:
     raise RuntimeError(f"expected {kind.__name__}")
 
 
-def run_drops(store: Path, count: int) -> dict[str, Any]:
+def run_drops(store: Path, count: int) -> tuple[dict[str, int], dict[str, int]]:
     """Leave so many loaders; what is there before and after."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     drops = _Drops(store)
@@ -255,22 +255,4 @@ def run_drops(store: Path, count: int) -> dict[str, Any]:
         next(ways)()
     gc.collect()
     settled(lambda: drops.left() == before)
-    return {"before": before, "after": drops.left()}
-
-
-def main(what: str, store: str, *rest: str) -> None:
-    """Do it, and print what was seen."""
-    path = Path(store)
-    if what == "epochs":
-        found: Any = run_epochs(path, int(rest[0]))
-    elif what == "sizes":
-        found = run_sizes(path, int(rest[0]))
-    elif what in ("readers", "loaders"):
-        found = run_readers(path, rest[0], int(rest[1]), what == "loaders")
-    else:
-        found = run_drops(path, int(rest[0]))
-    print(json.dumps(found), flush=True)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return before, drops.left()

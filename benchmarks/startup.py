@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from benchmarks.convert_mnist import convert
+import tensorstore_ds
+from benchmarks.convert_mnist import WORKERS
 from benchmarks.measure import Figure, Settings, alternate, as_result, seconds_of
 
 HELP, INFO = 0.25, 0.5  # seconds
@@ -19,7 +20,7 @@ _ROUNDS = 10
 def measure(settings: Settings) -> dict[str, Any]:
     """Wall time of whole processes, files warm: the median of ten, or of more if more rounds are asked for."""
     store = settings.scratch / "startup.tsds"
-    convert(settings.digits, store)
+    tensorstore_ds.convert(settings.digits, store, workers=WORKERS)
     tsds = str(Path(sys.executable).with_name("tsds"))  # of the environment that this runs in
     commands = [[sys.executable, "-c", "pass"], [tsds, "--help"], [tsds, "info", str(store)]]
     bare, help_, info = alternate([functools.partial(_run, c) for c in commands], max(_ROUNDS, settings.repeat))

@@ -5,30 +5,26 @@ Each conversion runs in a process of its own, whose peak of resident memory is r
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tifffile
 from numpy.typing import NDArray
 
+import tensorstore_ds as tsds
+from benchmarks.measure import in_fresh_process, peak_nbytes, table
+
 SIDES = (5_000, 20_000, 40_000)
 TILE = 256
-#: Keywords of each conversion, as a program has them, by its name in the table.
-WAYS = {
-    "`--encoding raw`": 'encoding="raw"',
-    "`--encoding jpeg`": 'encoding="jpeg"',
-    "`--tiles 512 --encoding jpeg`": 'encoding="jpeg", cut=tsds.conversion.ImageTiles(512)',
+#: Keywords of each conversion by its name in the table.
+WAYS: dict[str, dict[str, Any]] = {
+    "`--encoding raw`": {"encoding": "raw"},
+    "`--encoding jpeg`": {"encoding": "jpeg"},
+    "`--tiles 512 --encoding jpeg`": {"encoding": "jpeg", "cut": tsds.conversion.ImageTiles(512)},
 }
-_CONVERT = """
-import re, sys
-from pathlib import Path
-import tensorstore_ds as tsds
-tsds.convert(sys.argv[1], sys.argv[2], workers=0, max_pixels=2_000_000_000, OPTIONS)
-print(re.search("VmHWM:\\\\s+([0-9]+) kB", Path("/proc/self/status").read_text())[1])
-"""
 
 
 def tiles(side: int) -> Iterator[NDArray[np.uint8]]:
@@ -47,25 +43,24 @@ def write(path: Path, side: int) -> None:
 
 
 def peak(source: Path, store: Path, way: str) -> float:
-    """MiB of memory that the conversion took at most."""
-    run = [sys.executable, "-c", _CONVERT.replace("OPTIONS", WAYS[way]), source, store]
-    return int(subprocess.run(run, check=True, capture_output=True, text=True).stdout.split()[-1]) / 1024
+    """MiB of memory that this process took at most after a conversion."""
+    tsds.convert(source, store, workers=0, max_pixels=2_000_000_000, **WAYS[way])
+    return peak_nbytes() / 2**20
 
 
 def main(scratch: Path, sides: tuple[int, ...] = SIDES) -> None:
     """Print the table in Markdown."""
-    print(f"| conversion | {' | '.join(f'{side:,} x {side:,}' for side in sides)} |")
-    print("|---" * (len(sides) + 1) + "|")
     found: dict[str, list[str]] = {way: [] for way in WAYS}
     for side in sides:
         folder = scratch / f"scene-{side}"
         folder.mkdir(parents=True)
         write(folder / "scene.tif", side)
         for number, way in enumerate(WAYS):
-            found[way].append(f"{peak(folder, scratch / f'{side}-{number}.tsds', way):,.0f} MiB")
-    for way, peaks in found.items():
-        print(f"| {way} | {' | '.join(peaks)} |")
-    print(f"| bytes of all pixels | {' | '.join(f'{3 * side**2 / 2**20:,.0f} MiB' for side in sides)} |")
+            nbytes = in_fresh_process(peak, folder, scratch / f"{side}-{number}.tsds", way)
+            found[way].append(f"{nbytes:,.0f} MiB")
+    found["bytes of all pixels"] = [f"{3 * side**2 / 2**20:,.0f} MiB" for side in sides]
+    head = ("conversion", *(f"{side:,} x {side:,}" for side in sides))
+    print("\n".join(table(head, [(way, *peaks) for way, peaks in found.items()])))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import io
+import os
 import statistics
 import sys
 import tempfile
@@ -21,6 +22,7 @@ from PIL import Image, ImageDraw
 import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, seconds_of, spread
 from benchmarks.photographs.drawing import write_class_folders
+from tensorstore_ds.annex.measuring.system import own_nbytes
 from tensorstore_ds.annex.tiles import Tiles
 from tensorstore_ds.imaging.jpeg import encode_jpeg
 
@@ -52,17 +54,17 @@ def measure_encoding(settings: Settings, encoding: str) -> tuple[list[Figure], d
     large, usual = (Tiles(store, TILE) for store in stores)
     timings = [partial(timed, tiles, np.random.default_rng(0)) for tiles in (large, usual)]
     huge, small = alternate(timings, settings.repeat)
-    before = private_megabytes()
+    before = own_nbytes(os.getpid()) or 0
     for seed in range(4):
         timed(large, np.random.default_rng(seed))
-    grown = private_megabytes() - before
+    grown = (own_nbytes(os.getpid()) or 0) - before
     sizes = [f"{side:,} x {side:,}" for side in (SIDES[encoding], SMALL_SIDE)]
     what = f"random tile of {TILE} x {TILE}, {encoding}: of {sizes[0]} relative to {sizes[1]}"
     note = f"{spread(huge, 1000 / _TILES)} ms against {spread(small, 1000 / _TILES)} ms"
     memory = f"{4 * _TILES:,} more tiles of {sizes[0]}, {encoding}: private memory"
     figures = [
         Figure(what, ratio_of_medians(huge, small), LIMIT, "x", note=note),
-        Figure(memory, max(0.0, grown), MEMORY_LIMIT, "MB more", decimals=1),
+        Figure(memory, max(0, grown) / 1e6, MEMORY_LIMIT, "MB more", decimals=1),
     ]
     seconds = {name: statistics.median(each) / _TILES for name, each in (("huge", huge), ("small", small))}
     return figures, {"encoding": encoding, "side": SIDES[encoding], **seconds}
@@ -123,12 +125,6 @@ def timed(tiles: Tiles, rng: np.random.Generator) -> float:
     """Seconds for random tiles, in batches of 16, in this thread."""
     batches = rng.integers(0, len(tiles), (_TILES // 16, 16))
     return seconds_of(lambda: [tiles.gather(batch) for batch in batches])
-
-
-def private_megabytes() -> float:
-    """Memory of this process that is no file of the page cache."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.split("RssAnon:")[1].split()[0]) / 1024
 
 
 # --- the picture of docs/large-images.md ----------------------------------------------------------------------------

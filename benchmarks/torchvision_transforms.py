@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +20,7 @@ import tensorstore_ds as tsds
 from benchmarks.measure import Figure, Settings, alternate, as_result
 from benchmarks.photographs.drawing import draw_photograph
 from tensorstore_ds.annex.measuring.measure import measure as measure_calls
+from tensorstore_ds.annex.training.process import torch_settings
 
 #: Height and width of the images, how many a batch has, and the target: how many times as fast as image by image.
 SIZES = ((32, 256, 2.0), (224, 32, 1.0))
@@ -84,7 +84,7 @@ def measure(settings: Settings) -> dict[str, Any]:
     """Each transform of each batch, this project's and torchvision's in turn, in one thread."""
     photographs, name = photographs_of(settings.photographs)
     rows, figures = list[dict[str, Any]](), []
-    with _one_thread():
+    with torch_settings("fp32", threads=1):
         for side, count, target in SIZES:
             for dtype in (torch.uint8, torch.float32):
                 title = f"{side}x{side}x3, batch {count}, {str(dtype).removeprefix('torch.')}"
@@ -157,14 +157,3 @@ def timed(work: Callable[[], object]) -> tuple[float, float]:
     """Seconds of a call, by the clock and of CPU time."""
     timing = measure_calls(itertools.repeat(None), _LEAST_SECONDS, lambda _: bool([work()]))
     return timing.seconds / timing.batches, timing.cpu / timing.batches
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Of torch's threads one, as in a worker of torch's `DataLoader`, and in a thread of this project's loader."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,8 @@ from PIL import Image
 from torchvision import transforms
 
 import tensorstore_ds as tsds
-from benchmarks.measure import Figure, Settings, alternate, as_result, rates, ratio_of_medians
+from benchmarks.measure import Figure, Settings, alternate, as_result, rates, ratio_of_medians, spent_on
+from tensorstore_ds.annex.training.process import torch_settings
 
 _IMAGES, _LIMIT = 64, 3.0
 _MEAN, _STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -33,17 +33,14 @@ def measure(settings: Settings) -> dict[str, Any]:
     flip, normalize = tsds.RandomHorizontalFlip(), tsds.Normalize(_MEAN, _STD)
     jitter = tsds.transforms.ColorJitter(0.4, 0.4, 0.2, 0.1)
     ours = {"crops": [flip, normalize], "crops and colors": [flip, jitter, normalize]}
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        figures = []
-        for name, steps in ours.items():
-            change = tsds.Compose(steps)
-            loader = tsds.DataLoader(dataset, len(files), num_threads=1, batch_transform=[change] * len(_CROPS))
-            own, theirs = alternate(
-                [partial(_seconds, partial(list, loader)), partial(_seconds, partial(_by_file, files, name))],
-                settings.repeat,
-            )
+    figures = []
+    for name, steps in ours.items():
+        change = tsds.Compose(steps)
+        loader = tsds.DataLoader(dataset, len(files), num_threads=1, batch_transform=[change] * len(_CROPS))
+        works = [partial(list, loader), partial(_by_file, files, name)]
+        with torch_settings("fp32", threads=1):
+            rounds = alternate([partial(spent_on, work) for work in works], settings.repeat)
+            own, theirs = ([one.cpu for one in each] for each in rounds)
             shown = (f"{rates(len(files), each, 1)} images/s" for each in (own, theirs))
             figures.append(
                 Figure(
@@ -55,8 +52,6 @@ def measure(settings: Settings) -> dict[str, Any]:
                     note="CPU time of one thread: " + " and ".join(shown) + " by torchvision and Pillow from the files",
                 )
             )
-    finally:
-        torch.set_num_threads(threads)
     return as_result(figures)
 
 
@@ -71,10 +66,3 @@ def _by_file(files: Iterable[Path], name: str) -> None:
         made.append([crop(image) for crop in each])
     for views in zip(*made, strict=True):
         torch.stack(views)
-
-
-def _seconds(work: Callable[[], Any]) -> float:
-    """CPU seconds of the process."""
-    begun = time.process_time()
-    work()
-    return time.process_time() - begun

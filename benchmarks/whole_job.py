@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
-import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.measure import Figure, Settings, as_result, in_fresh_process, ratio_of_medians, seconds_of, spread
 from benchmarks.samples import write_colors
+from tensorstore_ds.annex.measuring.measure import in_turns
 
 EPOCHS, BATCH, WORKERS = 3, 128, 2
 ENCODINGS = ("raw", "jpeg", "source")
@@ -23,13 +23,10 @@ def measure(settings: Settings) -> dict[str, Any]:
 
     The 60,000 JPEG files of 32x32 pixels in 10 folders are as many and as large as CIFAR-10's.
     """
-    files, store = settings.scratch / "files", settings.scratch / "store.tsds"
+    files = settings.scratch / "files"
     write_colors(files)
-    rounds: dict[str, list[dict[str, float]]] = {"files": [], "store": []}
-    for number in range(_ROUNDS):
-        for way in sorted(rounds, reverse=bool(number % 2)):
-            rounds[way].append(in_fresh_process("whole_job", way, files, store))
-            shutil.rmtree(store, ignore_errors=True)
+    ways = {"files": run_files, "store": run_store}
+    rounds = in_turns({way: partial(in_fresh_process, run, files) for way, run in ways.items()}, _ROUNDS)
     totals = {way: [sum(parts.values()) for parts in own] for way, own in rounds.items()}
     parts = {
         way: ", ".join(f"{part} {statistics.median(each[part] for each in own):.1f} s" for part in own[0])
@@ -50,9 +47,8 @@ def measure_first_batch(settings: Settings) -> dict[str, Any]:
     write_colors(files)
     firsts = {}
     for encoding in ENCODINGS:
-        in_fresh_process("whole_job", "convert", files, store, encoding)
-        runs = [in_fresh_process("whole_job", "first", files, store) for _ in range(settings.repeat)]
-        firsts[encoding] = [run["first batch"] for run in runs]
+        in_fresh_process(convert, files, store, encoding)
+        firsts[encoding] = [in_fresh_process(first_batch, store) for _ in range(settings.repeat)]
         shutil.rmtree(store)
     slowest = max(statistics.median(seconds) for seconds in firsts.values())
     seconds = ", ".join(f"{encoding} {spread(own)}" for encoding, own in firsts.items())
@@ -72,11 +68,20 @@ def run_files(files: Path) -> dict[str, float]:
     return train(torch.utils.data.DataLoader(dataset, BATCH, **options))
 
 
-def run_store(files: Path, store: Path) -> dict[str, float]:
+def convert(files: Path, store: Path, encoding: Any = None) -> None:
+    """With two workers; the default encoding is raw."""
+    import tensorstore_ds as tsds
+
+    tsds.convert(files, store, workers=WORKERS, **({} if encoding is None else {"encoding": encoding}))
+
+
+def run_store(files: Path) -> dict[str, float]:
     """The same from a store, with the conversion."""
     import tensorstore_ds as tsds
 
-    converting = seconds_of(lambda: tsds.convert(files, store, workers=WORKERS))
+    store = files.with_name("store.tsds")
+    shutil.rmtree(store, ignore_errors=True)
+    converting = seconds_of(lambda: convert(files, store))
     transform = tsds.Compose([tsds.RandomHorizontalFlip(), tsds.Normalize([0.5] * 3, [0.25] * 3)])
     dataset = tsds.StoreDataset(store, return_as="tuple")
     loader = tsds.DataLoader(dataset, BATCH, shuffle=True, batch_transform=transform)
@@ -107,7 +112,7 @@ def train(loader: Any) -> dict[str, float]:
     return parts
 
 
-def first_batch(store: Path) -> dict[str, float]:
+def first_batch(store: Path) -> float:
     """Seconds from the import on, torch being there, as a script has it before."""
     import torch
 
@@ -116,23 +121,4 @@ def first_batch(store: Path) -> dict[str, float]:
     import tensorstore_ds as tsds
 
     next(iter(tsds.DataLoader(tsds.StoreDataset(store), BATCH, shuffle=True)))
-    return {"first batch": time.perf_counter() - begun}
-
-
-def main() -> None:
-    """One way, in this process: its seconds as JSON."""
-    way, files, store, *more = sys.argv[1:]
-    if way == "convert":
-        import tensorstore_ds as tsds
-
-        tsds.convert(Path(files), Path(store), workers=WORKERS, encoding=more[0])
-        parts = {}
-    elif way == "files":
-        parts = run_files(Path(files))
-    else:
-        parts = run_store(Path(files), Path(store)) if way == "store" else first_batch(Path(store))
-    print(json.dumps(parts))
-
-
-if __name__ == "__main__":
-    main()
+    return time.perf_counter() - begun

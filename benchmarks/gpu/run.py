@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import ROOT, Figure, as_result, say, table, write_result
+from benchmarks.measure import ROOT, Figure, as_result, command_of, say, table, write_result
 
 #: Seconds for which a part is worth a start.
 _LEAST = 10.0
@@ -219,7 +219,7 @@ def run_part(
 ) -> Outcome:
     """A part in a process of its own, which is ended after some seconds with all that it started."""
     outcome, file, log = Outcome(name), scratch / f"{name}.jsonl", scratch / f"{name}.log"
-    command = _command(name, scratch, file, small, photographs)
+    command = command_of(write_part, name, scratch, file, small, photographs)
     began = time.monotonic()
     with log.open("w") as output:
         process = subprocess.Popen(command, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
@@ -242,9 +242,19 @@ def run_part(
     return outcome
 
 
-def _command(name: str, scratch: Path, file: Path, small: bool, photographs: Path | None) -> list[str]:
-    more = [*(["--small"] if small else []), *([f"--photographs={photographs.absolute()}"] if photographs else [])]
-    return [sys.executable, "-m", "benchmarks.gpu.part", name, str(scratch), str(file), *more]
+def write_part(name: str, scratch: Path, file: Path, small: bool, photographs: Path | None) -> None:
+    """Write a line of JSON for each row and figure as soon as it is there, so that a part that is ended has those."""
+    from benchmarks.gpu.data import NotHereError, Settings  # and torch
+
+    module, _, function = PARTS[name].function.partition(".")
+    measure = getattr(importlib.import_module(f"benchmarks.gpu.{module}"), function)
+    with file.open("w", buffering=1) as lines:
+        try:
+            for found in measure(Settings(scratch, small, photographs)):
+                line = {"figure": asdict(found)} if isinstance(found, Figure) else {"row": found}
+                print(json.dumps(line), file=lines)
+        except NotHereError as error:
+            print(json.dumps({"not here": str(error)}), file=lines)
 
 
 def _last_line(log: Path) -> str:
@@ -328,7 +338,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(dir=options.scratch) as folder:
         chosen = list(dict.fromkeys(["facts", *names]))  # the machine is part of every result
-        given = {"small": options.small, "photographs": options.photographs}
+        photographs = options.photographs and options.photographs.absolute()
+        given = {"small": options.small, "photographs": photographs}
         for outcome in run(chosen, Path(folder), options.seconds, **given):
             outcomes.append(outcome)
             print("\n".join(outcome.lines()), flush=True)

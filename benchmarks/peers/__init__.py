@@ -51,8 +51,6 @@ PEERS = (
     Peer("WebDataset", "webdataset", "webdataset", ("2 workers",), "pip install webdataset"),
     Peer("Hugging Face datasets", "datasets", "datasets", ("2 workers",), "pip install datasets"),
 )
-#: By module, all of them.
-ALL: dict[str, Peer] = {peer.module: peer for peer in (OURS, MEMCPY, *PEERS)}
 
 
 def workers(mode: str) -> int:

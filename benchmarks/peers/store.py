@@ -9,12 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 import tensorstore_ds as tsds
 from benchmarks.peers import WORKERS
-from benchmarks.samples import STORE
+from benchmarks.samples import STORE, with_objects
 
 
 def load(source: Path, target: Path, batch: int, mode: str) -> Iterable[Any]:
@@ -30,6 +27,4 @@ def columns(batch: Any) -> dict[str, Any]:
     objects = batch["objects"]
     if isinstance(objects, dict):
         objects = [{n: v[i][m] for n, v in objects.items() if n != "mask"} for i, m in enumerate(objects["mask"])]
-    offsets = np.cumsum([0, *(len(one["labels"]) for one in objects)])
-    values = {name: torch.cat([one[name] for one in objects]) for name in ("labels", "boxes")}
-    return {"image": batch["image"], "offsets": offsets, **values}
+    return with_objects(batch["image"], objects)

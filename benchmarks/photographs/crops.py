@@ -1,4 +1,4 @@
-"""Draw `docs/crops.jpg`, what a decode plan does with one photograph; and measure what a scale changes.
+"""Draw `docs/crops.jpg`, what a decode plan does with one photograph.
 
 python -m benchmarks.photographs.crops
 """
@@ -8,16 +8,13 @@ from __future__ import annotations
 import io
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
-from torchvision.transforms.v2.functional import resized_crop
 
 from benchmarks.photographs.drawing import draw_photograph
-from tensorstore_ds.imaging.jpeg import SCALES, JpegSegment, cut, encode_jpeg, find_restarts, read_header
+from tensorstore_ds.imaging.jpeg import JpegSegment, cut, encode_jpeg, find_restarts, read_header
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.decoding import lay, windows_of
 from tensorstore_ds.reading.stored_images import decode_part
@@ -27,8 +24,6 @@ PICTURE = Path(__file__).parents[2] / "docs/crops.jpg"
 HEIGHT, WIDTH = 375, 500
 CROP, OUTPUT = JpegSegment(100, 170, 260, 370), 224
 _ORANGE, _WHITE, _GAP = (255, 140, 0), (255, 255, 255), 24
-#: Of the measurement.
-PHOTOGRAPHS, SIDE = 24, 64
 
 
 def draw() -> Image.Image:
@@ -57,7 +52,7 @@ def draw() -> Image.Image:
     corner = CROP.left - covered.left, CROP.top - covered.top
     part = ImageDraw.Draw(decoded)
     part.rectangle((*corner, corner[0] + CROP.width - 1, corner[1] + CROP.height - 1), outline=_ORANGE, width=3)
-    result = Image.fromarray(placed(data, header_shape(data), CROP, (OUTPUT, OUTPUT), 1))
+    result = Image.fromarray(placed(data, (header.height, header.width, 3)))
     panels = [dimmed, decoded, result]
     sheet = Image.new("RGB", (sum(p.width for p in panels) + 2 * _GAP, HEIGHT), _WHITE)
     left = 0
@@ -69,48 +64,17 @@ def draw() -> Image.Image:
     return sheet
 
 
-def header_shape(data: bytes) -> tuple[int, int, int]:
-    """Height, width and channels of a JPEG file in color."""
-    header = read_header(data)
-    return (0, 0, 0) if header is None else (header.height, header.width, 3)
-
-
-def placed(
-    data: bytes, shape: tuple[int, int, int], crop: JpegSegment, size: tuple[int, int], scale: int
-) -> NDArray[np.uint8]:
-    """(H, W, 3): a crop, decoded at a scale and resized, as a plan does it."""
-    whole = Placements.whole(shape[:2])
-    placements = replace(whole.crop((crop.top, crop.left), (crop.height, crop.width)).resize(size), is_exact=False)
+def placed(data: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
+    """(H, W, 3): the crop, decoded and resized, as a plan does it."""
+    whole, size = Placements.whole(shape[:2]), (OUTPUT, OUTPUT)
+    placements = replace(whole.crop((CROP.top, CROP.left), (CROP.height, CROP.width)).resize(size), is_exact=False)
     (window,) = windows_of(placements, whole.size)
     part = JpegSegment(*window.low, *window.high)
-    pixels = decode_part(data, part, shape=shape, restarts=find_restarts(data), scale=scale)
+    pixels = decode_part(data, part, shape=shape, restarts=find_restarts(data), scale=1)
     canvas = np.empty((*size, 3), np.uint8)
     lay(canvas, pixels, window, 0)
     return canvas
 
 
-def measure() -> dict[int, dict[str, Any]]:
-    """By scale: differences in levels between crops that are decoded at it, and those of all pixels."""
-    found: dict[int, dict[str, Any]] = {}
-    for scale in (1, *reversed(SCALES)):
-        differences = []
-        for number in range(PHOTOGRAPHS):
-            rng = np.random.default_rng(number)
-            pixels, _, _ = draw_photograph(rng, 768, 1024)
-            data = encode_jpeg(pixels, 90)
-            side = int(rng.integers(scale * SIDE, min(768, 2 * scale * SIDE)))
-            top, left = int(rng.integers(768 - side + 1)), int(rng.integers(1024 - side + 1))
-            crop = JpegSegment(top, left, top + side, left + side)
-            image = torch.from_numpy(np.array(Image.open(io.BytesIO(data)))).permute(2, 0, 1)
-            expected = resized_crop(image, top, left, side, side, [SIDE, SIDE], antialias=True).permute(1, 2, 0).numpy()
-            result = placed(data, header_shape(data), crop, (SIDE, SIDE), scale)
-            differences.append(np.abs(result.astype(np.int16) - expected))
-        all_of = np.stack(differences)
-        found[scale] = {"mean": all_of.mean(), "worst": all_of.mean((1, 2, 3)).max(), "p99": np.percentile(all_of, 99)}
-    return found
-
-
 if __name__ == "__main__":
     draw().save(PICTURE, quality=88)
-    for scale, row in measure().items():
-        print(f"1/{scale}: " + ", ".join(f"{name} {value:.2f}" for name, value in row.items()))

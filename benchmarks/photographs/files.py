@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch.utils.data import DataLoader, Dataset
 from torchvision.datasets import ImageFolder, VOCDetection
 from torchvision.transforms import v2
 
 from benchmarks.photographs import RESIZED, SIDE
+from benchmarks.samples import with_objects
 from tensorstore_ds.annex.measuring.files import voc_target
 
 
@@ -60,5 +59,4 @@ def columns(batch: Any) -> dict[str, Any]:
     images, others = batch
     if not isinstance(others, list):
         return {"image": images, "label": others}
-    values = {name: torch.cat([one[name] for one in others]) for name in ("labels", "boxes")}
-    return {"image": images, "offsets": np.cumsum([0, *(len(one["labels"]) for one in others)]), **values}
+    return with_objects(images, others)

@@ -6,7 +6,7 @@ import shutil
 from functools import partial
 from typing import Any
 
-from benchmarks.measure import Figure, Settings, Spent, alternate, as_result, ratio_of_medians, say, spent_on
+from benchmarks.measure import Figure, Settings, alternate, as_result, ratio_of_medians, say, spent_with
 from benchmarks.photographs import BATCH, store
 from benchmarks.photographs.race import folder_of_photographs
 from benchmarks.race import rates_of
@@ -37,17 +37,14 @@ def measure(settings: Settings) -> dict[str, Any]:
 
 
 def _row(loader: Any, repeat: int, **names: Any) -> dict[str, Any]:
-    count, compiled = len(loader.dataset), native.core
+    count = len(loader.dataset)
 
-    def epoch(with_kernels: bool) -> Spent:
-        native.core = compiled if with_kernels else None
-        try:
-            return spent_on(lambda: [None for _ in loader])
-        finally:
-            native.core = compiled
+    def epoch() -> None:
+        for _ in loader:
+            pass
 
-    epoch(True)  # the reader of images is made with the kernels, and works without them, too
-    with_kernels, without = alternate([partial(epoch, True), partial(epoch, False)], repeat)
+    epoch()  # the reader of images is made with the kernels, and works without them, too
+    with_kernels, without = alternate([partial(spent_with, core, epoch) for core in (native.core, None)], repeat)
     row: dict[str, Any] = {**names}
     for way, rounds in (("with", with_kernels), ("without", without)):
         wall, cpu = zip(*rounds, strict=True)

@@ -6,13 +6,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 import tensorstore_ds as tsds
 from benchmarks.peers import WORKERS
 from benchmarks.photographs import MAX_SIDE, QUALITY, RESIZED, SIDE
-from benchmarks.samples import STORE
+from benchmarks.samples import STORE, with_objects
 
 
 def options(mode: str, **more: Any) -> tsds.ConvertOptions:
@@ -41,6 +38,4 @@ def columns(batch: Any) -> dict[str, Any]:
     """Images of differing sizes come as a list of (C, H, W), objects as a list, too."""
     if "label" in batch:
         return {"image": batch["image"], "label": batch["label"]}
-    objects = batch["objects"]
-    values = {name: torch.cat([one[name] for one in objects]) for name in ("labels", "boxes")}
-    return {"image": batch["image"], "offsets": np.cumsum([0, *(len(one["labels"]) for one in objects)]), **values}
+    return with_objects(batch["image"], batch["objects"])
