@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
+from tensorstore_ds.annex.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.conversion.plan import (
     BLOCK_ROWS,
     ChosenRows,
@@ -18,7 +19,6 @@ from tensorstore_ds.conversion.plan import (
     share_rows,
 )
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.sources.base import Contents, SourceOptions
 from tensorstore_ds.sources.folders import FolderSource
 from tensorstore_ds.sources.imglab import ImglabSource

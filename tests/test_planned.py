@@ -23,8 +23,8 @@ from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from stores import class_folders, contents, interrupted
+from tensorstore_ds.annex.clusters import plain
 from tensorstore_ds.annex.clusters.tasks import ranges
-from tensorstore_ds.conversion import plain
 from tensorstore_ds.format.arrays import dump_json
 
 OPTIONS = tsds.ConvertOptions(workers=0, shard_nbytes=100)

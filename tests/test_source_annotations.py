@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tensorstore_ds.conversion import plain
+from tensorstore_ds.annex.clusters import plain
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.annotations import AnnotatedObject, Annotations, Row, _encode, unpack
 from tensorstore_ds.sources.base import SourceOptions

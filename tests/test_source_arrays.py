@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as npst
 from numpy.typing import NDArray
 
 from labelling_files import Found, Has, agrees, blank, found, npy, npz, refused, write
+from tensorstore_ds.annex.sources.arrays.numpy_files import ArraysSource
+from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, ArrayFile, read_npy_header
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.sources.arrays.numpy_files import ArraysSource
-from tensorstore_ds.sources.arrays.source import NPY_HEAD, ArrayFile, read_npy_header
 
 GRAY = np.arange(6 * 5 * 7, dtype=np.uint8).reshape(6, 5, 7)
 COLOR = np.arange(6 * 5 * 7 * 3, dtype=np.uint8).reshape(6, 5, 7, 3)

@@ -16,10 +16,10 @@ import labelling_files
 import tensorstore_ds as tsds
 from labelling_files import Case, Has, blank, case, check, converted, refused
 from stores import png_bytes
+from tensorstore_ds.annex.sources.coco import files as coco_files, source as coco
+from tensorstore_ds.annex.sources.coco.files import Kind, kind_of
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
-from tensorstore_ds.sources.coco import files as coco_files, source as coco
-from tensorstore_ds.sources.coco.files import Kind, kind_of
 
 Json = dict[str, Any]
 

@@ -14,9 +14,9 @@ import tensorstore_ds as tsds
 from labelling_files import Found, converted, found, refused, write
 from mask_sources import squares, write_folders, write_palette, write_voc
 from stores import png_bytes
+from tensorstore_ds.annex.sources.masks import VOC_CLASSES
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import open_source, recognized
-from tensorstore_ds.sources.masks import VOC_CLASSES
 
 
 def scan(path: Path, **options: Any) -> Found:

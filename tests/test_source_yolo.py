@@ -11,11 +11,11 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import Case, Files, Found, Has, blank, case, check, found, write
+from tensorstore_ds.annex.sources.yolo.config import Config
+from tensorstore_ds.annex.sources.yolo.labels import parse_labels
+from tensorstore_ds.annex.sources.yolo.layout import candidates
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.sources.yolo.config import Config
-from tensorstore_ds.sources.yolo.labels import parse_labels
-from tensorstore_ds.sources.yolo.layout import candidates
 
 NAN = [None, None]
 NAMES = "names: [cat, dog]\n"

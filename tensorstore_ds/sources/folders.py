@@ -19,9 +19,7 @@ from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceE
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import entries, is_dir, os_errors, read_file
-from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Match, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.coco.files import is_coco
 from tensorstore_ds.sources.files import (
     LITTER,
     PackedStrings,
@@ -34,6 +32,7 @@ from tensorstore_ds.sources.files import (
 from tensorstore_ds.sources.images import FOLDERS, note_of_folders
 from tensorstore_ds.sources.ledger import note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
+from tensorstore_ds.sources.mask_folders import note_of_masks
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names
 
@@ -69,9 +68,9 @@ class FolderSource(Source):
 
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
-        """Whether there are images, and no masks, XML files or list of images."""
-        if not is_dir(path) or masks.find(path) or is_coco(path):
-            return False
+        """Whether there are images, and no XML files or list of images."""
+        if not is_dir(path):
+            return Match.NO
         files = glance(path)
         names = [file.lower() for file in files]
         images = _has_image(names) or _has_image(_glance_doubled(path))
@@ -109,7 +108,7 @@ class FolderSource(Source):
             contents = self._with_several_labels(contents)
         elif labelled:
             notes += self._note_of_copies(images)
-        notes += notes_of_splits + masks.note_of_masks(islice(images, _LOOKED_AT), self._level)
+        notes += notes_of_splits + note_of_masks(islice(images, _LOOKED_AT), self._level)
         left_out = (*contents.left_out, *map(no_samples, self._empty_splits(tops)))
         return replace(contents, left_out=left_out, notes=(*notes, *_note_of_unknown(others, len(images))))
 

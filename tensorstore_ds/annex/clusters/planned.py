@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from tensorstore_ds.conversion import plain
+from tensorstore_ds.annex.clusters import plain
 from tensorstore_ds.conversion.blocks import RowFormat
 from tensorstore_ds.conversion.build import PLAN, versions
 from tensorstore_ds.conversion.options import ConvertOptions

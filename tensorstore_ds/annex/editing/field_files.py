@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.add import BySplit, FieldsSummary, by_split, run_add
 from tensorstore_ds.annex.editing.field_tables import Cells, key_column, split_column, table_of
+from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField
@@ -21,7 +22,6 @@ from tensorstore_ds.machine import check_fits
 from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.regular_files import open_file, os_errors, tidied
-from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
 from tensorstore_ds.sources.names import field_name
 
 #: Files of fields.

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.arrays.numpy_files import LABEL_NAMES, meaning
+from tensorstore_ds.annex.sources.arrays.source import ArrayFile, ArraySource, bad_file
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import open_file, read_head
-from tensorstore_ds.sources.arrays.numpy_files import LABEL_NAMES, meaning
-from tensorstore_ds.sources.arrays.source import ArrayFile, ArraySource, bad_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import damage, glance, walk_files
 from tensorstore_ds.sources.names import RESERVED, field_name, order_classes

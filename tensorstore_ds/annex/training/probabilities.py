@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
 from tensorstore_ds.annex.training.data import fold_of
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.prediction import model_for, stored_batches
@@ -18,7 +19,6 @@ from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import open_file, os_errors
-from tensorstore_ds.sources.arrays.source import NPY_HEAD, read_npy_header
 
 
 def predict_probabilities(

@@ -14,11 +14,11 @@ import numpy as np
 
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_dir, status_of
-from tensorstore_ds.sources import masks
 from tensorstore_ds.sources.annotations import AnnotatedSource, Row, unpack
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex, note_of_folders, stem_of
+from tensorstore_ds.sources.mask_folders import find_mask_folders
 from tensorstore_ds.sources.voc.annotation import read_annotation
 from tensorstore_ds.sources.voc.layout import ANNOTATIONS, Layout, VocSplits, find_layout, find_splits, image_folders
 from tensorstore_ds.sources.xml import folder_roots
@@ -49,7 +49,7 @@ class VocSource(AnnotatedSource):
         splits = find_splits(self.path, layout, xmls)
         self.ledger.use(*splits.lists)
         prefix = "" if self.options.images is not None else layout.images
-        pairs = masks.find(self.path)
+        pairs = find_mask_folders(self.path)
         apart = tuple(pair.masks for pair in pairs) if self.options.images is None else ()
         paths = (prefix + path for path in walk_files(self.images / prefix, IMAGE_SUFFIXES))
         images = ImageIndex(path for path in paths if not path.startswith(apart))

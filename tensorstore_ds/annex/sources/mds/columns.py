@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.arrays.source import bad_file
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.arrays.source import bad_file
 
 #: Encodings of one number, with NumPy's types.
 NUMBERS = {

@@ -15,6 +15,8 @@ from typing import Any, BinaryIO, ClassVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_COLUMNS
+from tensorstore_ds.annex.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.annex.sources.mds.columns import IMAGES, Column, divide, image_of
 from tensorstore_ds.annex.sources.mds.index import INDEX, Data, Shard, read_index
 from tensorstore_ds.errors import FormatError, Problem, SourceError
@@ -24,8 +26,6 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
-from tensorstore_ds.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_COLUMNS
-from tensorstore_ds.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.paths import inside

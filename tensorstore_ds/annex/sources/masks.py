@@ -4,42 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.coco.files import is_coco
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.imaging.codecs import decode_image, decode_mask, open_image, quiet_pillow
-from tensorstore_ds.regular_files import TEXT_LIMIT, entries, exists, is_dir, is_file, read_file, read_lines
+from tensorstore_ds.regular_files import TEXT_LIMIT, entries, is_dir, is_file, read_file, read_lines
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source
-from tensorstore_ds.sources.coco.files import is_coco
-from tensorstore_ds.sources.files import PackedStrings, encoding_problem, find_file, glance, walk_files
+from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.mask_folders import MaskFolders, endings_of, find_mask_folders, has_xml, masks_in
 from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, no_samples, split_names
 
-#: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
-#: The name of a split may be before or behind them; alone it means images.
-_IMAGES = ("images", "image", "imgs", "img", "imgdir", "jpegimages", "original", "originals", "originalimages")
-_SURE = ("masks", "mask", "anndir", "segmentationclass", "annotations")  # of masks, whatever the names of the files
-_MASKS = (
-    *_SURE, "labels", "label", "gt", "gts", "groundtruth", "groundtruths", "annotation", "annot", "annots", "ann",
-    "anns", "segmentation", "segmentations", "segmentationmasks", "seg", "segs", "labelimages",
-)  # fmt: skip
-#: Endings of the name of a mask, behind the name of its image.
-_ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth")
-_MASK_WORDS = frozenset(
-    {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation", "truth"}
-)
-_CITY_IMAGES, _CITY_MASKS = "leftimg8bit", {"gtfine": "_gtFine_labelIds", "gtcoarse": "_gtCoarse_labelIds"}
-_CITY_ENDING = "_leftImg8bit"
-_FEW = 100  # folders two levels below that are looked into
-#: Names of folders of masks that are looked for there, where listing all folders would take long.
-_SPELLED = ("masks", "Masks", "mask", "labels", "label", "gt", "annotations", "ann_dir", "SegmentationClass")
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
 _NAMES, _LABELMAP = ("classes.txt", "class_names.txt"), "labelmap.txt"
@@ -56,14 +38,6 @@ _FOREGROUND = 255
 _JPEG = (".jpg", ".jpeg")
 
 
-class _Folders(NamedTuple):
-    """A folder of images and one of masks, relative to the source, with a trailing ``/``, and their split."""
-
-    images: str
-    masks: str
-    split: str
-
-
 class MaskSource(Source):
     """A reference is the paths of an image and its mask, separated by NUL, which paths cannot contain."""
 
@@ -76,11 +50,11 @@ class MaskSource(Source):
         """Whether there are folders of images and masks without XML or COCO annotations next to them."""
         if not is_dir(path) or is_coco(path):
             return False
-        return any(not _has_xml(path, pair) for pair in find(path))
+        return any(not has_xml(path, pair) for pair in find_mask_folders(path))
 
     def scan(self) -> Contents:
         """Pair images with masks by name; reads masks if the classes have no names."""
-        folders = find(self.path)
+        folders = find_mask_folders(self.path)
         if not folders:
             message = "expected a folder of images and a folder of masks with the same names of files, found none."
             advice = "Name the folders images and masks, with files such as images/a.jpg and masks/a.png."
@@ -113,10 +87,10 @@ class MaskSource(Source):
     def files(self, reference: Reference) -> tuple[str, ...]:
         return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
 
-    def _pairs(self, folders: _Folders, problems: list[Problem]) -> Iterator[str]:
+    def _pairs(self, folders: MaskFolders, problems: list[Problem]) -> Iterator[str]:
         """References of the images with a mask; unpaired files become problems."""
-        begin, endings = _endings(folders.masks)
-        masks = {path.rpartition(".")[0]: path for path in _masks(self.path, folders.masks)}
+        begin, endings = endings_of(folders.masks)
+        masks = {path.rpartition(".")[0]: path for path in masks_in(self.path, folders.masks)}
         for path in walk_files(self.path / folders.images, IMAGE_SUFFIXES):
             stem = path.rpartition(".")[0].removesuffix(begin)
             mask = next((masks.pop(stem + ending) for ending in endings if stem + ending in masks), None)
@@ -161,7 +135,7 @@ class MaskSource(Source):
         names = split_names(rows)
         return {names[name]: PackedStrings(references[int(i)] for i in some) for name, some in rows.items()}
 
-    def _classes(self, folders: _Folders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
+    def _classes(self, folders: MaskFolders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
         """Class names: from the options, a file, Pascal VOC, or the values that occur."""
         named = self.options.classes
         for name in _NAMES if named is None else ():
@@ -236,147 +210,7 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
     return mask
 
 
-def find(root: Path) -> list[_Folders]:
-    """Folders of images and masks of a source: one pair, or one per split; empty if there are none."""
-    for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
-        if pairs := _side_by_side(root, prefix):
-            if prefix[:-1].lower() not in SPLIT_NAMES:
-                return pairs
-            tops = sorted(name for name, is_folder in entries(root) if is_folder and name.lower() in SPLIT_NAMES)
-            return [
-                pair._replace(split=name) for top, name in split_names(tops).items()
-                for pair in _side_by_side(root, f"{top}/")[:1]
-            ]  # fmt: skip
-    return []
-
-
-def _has_xml(root: Path, folders: _Folders) -> bool:
-    """Whether there are XML annotations next to the masks; these are of a different format."""
-    above, around = folders.images[:-1].rpartition("/")[0], folders.masks[:-1].rpartition("/")[0]
-    if above == around:
-        return is_dir(root / above / "Annotations")
-    return any(file.startswith(f"{around}/") and file.lower().endswith(".xml") for file in glance(root))
-
-
-def _side_by_side(root: Path, prefix: str) -> list[_Folders]:
-    """The pair of folders in the folder `prefix`, or one pair per split."""
-    images: dict[str, list[tuple[int, str]]] = {}
-    masks: dict[str, list[tuple[int, str]]] = {}
-    for name in _folders(root / prefix):
-        split, word = _words(name)
-        for words, found in (((*_IMAGES, _CITY_IMAGES, *[""] * bool(split)), images), ((*_MASKS, *_CITY_MASKS), masks)):
-            if word in words:
-                found.setdefault(split, []).append((words.index(word), name))
-    pairs: dict[str, _Folders] = {}
-    for split in sorted(images.keys() & masks.keys()):
-        both = [(f"{prefix}{i}/", f"{prefix}{m}/") for _, i in sorted(images[split]) for _, m in sorted(masks[split])]
-        if found_pair := next((pair for i, m in both if (pair := _pair(root, i, m, split or "train"))), None):
-            pairs[split] = found_pair
-    return [pairs[""]] if "" in pairs else list(pairs.values())
-
-
-def _words(name: str) -> tuple[str, str]:
-    """Split in a folder's name, or empty, and the rest: ``train`` and ``masks`` of Train_Masks."""
-    word = re.sub(r"[-_ ]", "", name.lower())
-    if word in (*_IMAGES, *_MASKS):
-        return "", word
-    for split in sorted(SPLIT_NAMES, key=len, reverse=True):
-        if word.startswith(split) or word.endswith(split):
-            return split, word.removeprefix(split) if word.startswith(split) else word.removesuffix(split)
-    return "", word
-
-
-def _pair(root: Path, images: str, masks: str, split: str) -> _Folders | None:
-    """Pair 2 folders, or a folder and one within it, if their files match."""
-    inside = (f"{masks}{name}/" for name in sorted(_folders(root / masks)))
-    fitting = next((each for each in itertools.chain([masks], inside) if _fits(root, images, each)), None)
-    if fitting is None and _words(masks.split("/")[-2])[1] in _SURE and find_file(root / masks, IMAGE_SUFFIXES)[0]:
-        fitting = masks  # the scan reports unpaired files
-    return None if fitting is None else _Folders(images, fitting, split)
-
-
-def _fits(root: Path, images: str, masks: str) -> bool:
-    """Whether most of the first files in a folder of masks have the names of images."""
-    begin, endings = _endings(masks)
-    some: list[str] = []
-    with contextlib.suppress(SourceError):  # the scan reports it
-        some = [path.rpartition(".")[0] for path in itertools.islice(_masks(root, masks), _PROBED)]
-    stems = [[stem.removesuffix(ending) + begin for ending in endings if stem.endswith(ending)] for stem in some]
-    suffixes = [each for suffix in sorted(IMAGE_SUFFIXES) for each in (suffix, suffix.upper())]
-    found = [any(is_file(root / f"{images}{stem}{suffix}") for stem in each for suffix in suffixes) for each in stems]
-    return 2 * sum(found) > len(found)
-
-
-def _masks(root: Path, masks: str) -> Iterator[str]:
-    """Files in a folder of masks that can be masks; Cityscapes has other files there."""
-    begin, endings = _endings(masks)
-    for path in walk_files(root / masks, IMAGE_SUFFIXES):
-        if not begin or path.rpartition(".")[0].endswith(endings):
-            yield path
-
-
-def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
-    """A note about images whose names look like masks of others.
-
-    `level` is the number of folders above those that may contain images and masks.
-    """
-    stems: dict[str, set[str]] = {}
-    for path in images:
-        *above, own = path.rpartition(".")[0].split("/", level + 1)
-        stems.setdefault("/".join(above), set()).add(own)
-    named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(re.split(r"[^a-z]+", _name(folder).lower()))}
-    for folder in sorted(named):
-        beside = [f for f in stems if f not in named and f.rpartition("/")[0] == folder.rpartition("/")[0]]
-        other = next((each for each in beside if _most(stems[folder], stems[each], _ENDINGS)), None)
-        if other is not None:
-            what = f"{folder} has files of the same names as {other}: if they are masks"
-            return (f"{what}, rename the folders masks and images.",)
-    for folder, some in stems.items():
-        ended = {stem for stem in some if stem.endswith(_ENDINGS[1:])}
-        if _most(ended, some - ended, _ENDINGS[1:]):
-            what = f"{folder or 'the folder'} has images with the names of others and an ending, such as {min(ended)}"
-            return (f"{what}: if they are masks, move them into a folder masks, and the others into a folder images.",)
-    return ()
-
-
-def _name(folder: str) -> str:
-    return folder.rpartition("/")[2]
-
-
-def _most(masks: set[str], images: set[str], endings: tuple[str, ...]) -> bool:
-    """Whether most of these stems are stems of images with one of the endings."""
-    fit = sum(any(m.endswith(end) and m.removesuffix(end) in images for end in endings) for m in masks)
-    return 2 * fit > len(masks)
-
-
-def _endings(masks: str) -> tuple[str, tuple[str, ...]]:
-    """What follows the common part of the names of images, and of masks, where several are possible."""
-    ending = next((_CITY_MASKS[word] for word in map(str.lower, masks.split("/")) if word in _CITY_MASKS), None)
-    return ("", _ENDINGS) if ending is None else (_CITY_ENDING, (ending,))
-
-
-def _below(root: Path) -> list[Path]:
-    """Folders 1 and 2 levels below with a folder of masks: splits, or VOCdevkit and its content.
-
-    Each folder is listed once, because there may be thousands of classes.
-    """
-    found = []
-    for top in _folders(root):
-        inside = _folders(root / top)
-        found += [root / top] if any(_words(name)[1] in (*_MASKS, *_CITY_MASKS) for name in inside) else []
-        inside = inside if len(inside) <= _FEW else []  # more are classes
-        found += [root / top / name for name in inside if any(exists(root / top / name / each) for each in _SPELLED)]
-    return sorted(found)
-
-
-def _folders(folder: Path) -> list[str]:
-    try:
-        return [name for name, is_folder in entries(folder) if is_folder]
-    except OSError:
-        return []  # walking reports why
-
-
-def _by_folder(references: Sequence[str], folders: _Folders) -> dict[str, list[str]]:
+def _by_folder(references: Sequence[str], folders: MaskFolders) -> dict[str, list[str]]:
     """References by the top folder of images if all of these are splits, else by the split of the folders."""
     tops: dict[str, list[str]] = {}
     for reference in references:

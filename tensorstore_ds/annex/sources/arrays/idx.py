@@ -9,9 +9,9 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
+from tensorstore_ds.annex.sources.arrays.source import ArrayFile, ArraySource, bad_file, bad_shape
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import open_file, os_errors, unreadable
-from tensorstore_ds.sources.arrays.source import ArrayFile, ArraySource, bad_file, bad_shape
 
 if TYPE_CHECKING:
     from _typeshed import SupportsRead

@@ -17,16 +17,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
-from tensorstore_ds.format.kinds.base import Field
-from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
-from tensorstore_ds.sources.annotations import ObjectReader, Row
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.coco.files import CAPTIONS, FILE_LIMIT, choose, find, is_coco, short_name, stem_of
-from tensorstore_ds.sources.coco.records import (
+from tensorstore_ds.annex.sources.coco.files import CAPTIONS, FILE_LIMIT, choose, find, is_coco, short_name, stem_of
+from tensorstore_ds.annex.sources.coco.records import (
     Annotation,
     Category,
     CocoObject,
@@ -47,6 +39,14 @@ from tensorstore_ds.sources.coco.records import (
     read_object,
     rotation_of,
 )
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
+from tensorstore_ds.format.schema import Keypoints
+from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
+from tensorstore_ds.sources.annotations import ObjectReader, Row
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, kind

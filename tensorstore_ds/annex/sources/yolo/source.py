@@ -7,15 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
+from tensorstore_ds.annex.sources.yolo.config import Config, find_config, is_config, read_config
+from tensorstore_ds.annex.sources.yolo.labels import FILE_LIMIT, ORIENTED, Labels, parse_labels
+from tensorstore_ds.annex.sources.yolo.layout import Files, find_splits, has_labels
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_dir, is_file, read_file
 from tensorstore_ds.sources.annotations import AnnotatedSource, Row
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.splits import Splits
-from tensorstore_ds.sources.yolo.config import Config, find_config, is_config, read_config
-from tensorstore_ds.sources.yolo.labels import FILE_LIMIT, ORIENTED, Labels, parse_labels
-from tensorstore_ds.sources.yolo.layout import Files, find_splits, has_labels
 
 
 class YoloSource(AnnotatedSource):

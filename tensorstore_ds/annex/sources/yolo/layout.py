@@ -10,14 +10,14 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.yolo.config import Config, candidates
+from tensorstore_ds.annex.sources.yolo.labels import looks_like_labels
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.packed_strings import place_of
 from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
 from tensorstore_ds.sources.splits import Splits, find_unions, folder_splits
-from tensorstore_ds.sources.yolo.config import Config, candidates
-from tensorstore_ds.sources.yolo.labels import looks_like_labels
 
 _TEXTS = (".txt", ".TXT", ".Txt")  # suffixes of label files
 _PROBED = 16  # label files that are looked at

@@ -7,10 +7,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from tensorstore_ds.annex.sources.yolo.config import CLASSES_LIMIT, Config
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.annotations import AnnotatedObject, hull
 from tensorstore_ds.sources.xml import ABSENT, Place
-from tensorstore_ds.sources.yolo.config import CLASSES_LIMIT, Config
 
 FILE_LIMIT = 16 << 20  # bytes
 _TOLERANCE = 0.01  # of the image: what Ultralytics accepts beyond it; boxes are cut at its edge afterwards

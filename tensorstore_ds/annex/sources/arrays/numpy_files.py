@@ -14,9 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import IO, ClassVar
 
-from tensorstore_ds.errors import Problem, SourceError, TsdsError
-from tensorstore_ds.regular_files import check_machine, open_file, os_errors
-from tensorstore_ds.sources.arrays.source import (
+from tensorstore_ds.annex.sources.arrays.source import (
     NPY_HEAD,
     ArrayFile,
     ArraySource,
@@ -24,6 +22,8 @@ from tensorstore_ds.sources.arrays.source import (
     bad_file,
     read_npy_header,
 )
+from tensorstore_ds.errors import Problem, SourceError, TsdsError
+from tensorstore_ds.regular_files import check_machine, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.names import RESERVED, field_name
