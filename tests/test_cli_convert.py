@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from small_stores import VALID, class_folders, tsds, voc
 from stores import interrupted
 from tensorstore_ds import ConvertOptions, Keypoints
 from tensorstore_ds.options import flat, from_flat
+from waiting import wait_for
 
 TSDS = [sys.executable, "-m", "tsds_cli"]
 
@@ -363,9 +363,7 @@ def test_ctrl_c_keeps_finished_shards(many: Path, tmp_path: Path) -> None:
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
-    deadline = time.monotonic() + 30
-    while len(list(partial.glob("journal/*.json"))) < 2 and time.monotonic() < deadline:  # the first one is whole
-        time.sleep(0.01)
+    wait_for(lambda: len(list(partial.glob("journal/*.json"))) >= 2)  # the first one is whole
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to the command and its workers
     stdout, stderr = process.communicate(timeout=30)
     assert process.returncode == 130

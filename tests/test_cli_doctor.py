@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from small_stores import ROOT, tsds
+from small_stores import tsds
 from stores import store_of
 from tensorstore_ds.annex.measuring import DiagnoseOptions
 
@@ -98,20 +93,3 @@ def test_wrong_usage(path: Path, arguments: list[str], status: int) -> None:
     done = tsds("doctor", path, *arguments)
     assert done.exit_code == status
     assert status == 2 or re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="signals to other processes are different there")
-def test_ctrl_c(path: Path) -> None:
-    """After a second and a half it measures, whatever it is just then."""
-    code = "from tsds_cli.main import main\nimport sys\nimport torch\nprint('ready', flush=True)\n"
-    code += f"sys.argv = ['tsds', 'doctor', {str(path)!r}, '--seconds', '600']\nmain()\n"
-    run = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT / "cli"
-    )
-    assert run.stdout is not None
-    assert run.stdout.readline() == "ready\n"
-    time.sleep(1.5)
-    os.kill(run.pid, signal.SIGINT)
-    out, err = run.communicate(timeout=60)
-    assert (run.returncode, out, err) == (130, "", "tsds: interrupted\n")

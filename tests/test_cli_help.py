@@ -216,27 +216,6 @@ def test_formats_are_those_of_the_library() -> None:
     assert set(options("convert")["format"].type.choices) == {"auto", *FORMATS}
 
 
-def test_every_option_of_the_library_is_an_option_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[ConvertOptions] = []
-
-    def convert(source: object, out: object, options: ConvertOptions, progress: object) -> None:
-        seen.append(options)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tensorstore_ds.convert", convert)
-    assert tsds("convert", "a", "b").exit_code == 130
-    assert seen == [ConvertOptions()]
-    assert set(flags(ConvertOptions)) == set(options("convert")) - {
-        "dry_run",
-        "as_json",
-        "scratch",
-        "task",
-        "engine",
-        "scheduler",
-        "submit",
-    }
-
-
 def loaded(*commands: Sequence[str]) -> list[set[str]]:
     """Modules in a process by their top-level names, after each of the commands that it runs."""
     code = (

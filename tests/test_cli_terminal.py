@@ -18,12 +18,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
-import tensorstore_ds
 from small_stores import ROOT, VALID, tsds
-from training_stores import small
 
 #: Sets the window's title, rings, deletes, turns text magenta (in two ways), turns it round, and begins a new line.
 NASTY = "\x1b]0;owned\x07\x7f\x1b[35m\x9b35m\u200f\u202e\u2066[red]x\r\nINJECTED"
@@ -194,44 +191,7 @@ def test_every_string_of_a_manifest(name: str, tmp_path: Path) -> None:
         run("info", store, "--json", status=None)
 
 
-# --- hostile checkpoints -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    tensorstore_ds.train(VALID / "detection.tsds", TASK, out=folder / "run")
-    Image.new("RGB", (20, 16)).save(folder / "image.png")
-    return folder
-
-
-TASK = small(task="classification+keypoints", batch_size=2, epochs=1)
-
-
-@pytest.mark.slow
-def test_every_string_of_a_checkpoint(trained: Path) -> None:
-    whole = torch.load(trained / "run" / "last.pt", weights_only=True)
-    flags = ("--task", "classification+keypoints", "--model", "seed", "--image-size", "12x12", "--patch-size", 4)
-    flags += ("--width", 16, "--depth", 2, "--heads", 2, "--mlp-width", 32, "--epochs", 1, "--batch-size", 2)
-    flags += ("--device", "cpu", "--threads", 1, "--resume")
-    trees = {name: value for name, value in whole.items() if name not in ("weights", "learner", "tally")}
-    places = list(strings(trees))
-    assert len(places) > 40
-    (trained / "changed").mkdir()
-    for place, is_name in places:
-        changed = {**whole, **copy.deepcopy(trees)}
-        planted(changed, place, is_name)
-        torch.save(changed, trained / "changed" / "last.pt")
-        run("predict", trained / "changed" / "last.pt", trained / "image.png", status=None)
-        if place[:2] != ("card", "vit"):
-            run("train", VALID / "detection.tsds", "--out", trained / "changed", *flags, status=None)
-
-
 # --- hostile sources ---------------------------------------------------------------------------------------------
-
-
-def folders(root: Path) -> Path:
-    return root
 
 
 def csv(root: Path) -> Path:

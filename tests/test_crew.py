@@ -15,6 +15,7 @@ import pytest
 
 from tensorstore_ds import native
 from tensorstore_ds.loading.crew import Crew, Loop, share, when_used
+from waiting import wait_for
 
 
 @pytest.fixture
@@ -23,13 +24,6 @@ def crew(request: pytest.FixtureRequest) -> Iterator[Crew]:
     yield made
     made.stop()
     assert not any(thread.is_alive() for thread in made._threads)
-
-
-def wait_for(condition: Any) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 @pytest.mark.parametrize("crew", [1, 2, 7], indirect=True)
@@ -72,11 +66,11 @@ def test_free_threads_help_the_oldest_loop_and_leave_younger_ones(crew: Crew) ->
         rows("older", until=hold)
 
     tasks = [crew.submit(older), crew.submit(lambda: rows("younger", until=hold))]
-    wait_for(lambda: len({thread for _, thread in where}) == crew.width - 1)  # all but the one that waits
+    assert wait_for(lambda: len({thread for _, thread in where}) == crew.width - 1)  # all but the one that waits
     begin_older.set()
-    wait_for(lambda: len({thread for name, thread in where if name == "older"}) == crew.width)
+    assert wait_for(lambda: len({thread for name, thread in where if name == "older"}) == crew.width)
     first = next(i for i, (name, _) in enumerate(where) if name == "older")
-    wait_for(lambda: sum(name == "older" for name, _ in where) == 40)
+    assert wait_for(lambda: sum(name == "older" for name, _ in where) == 40)
     last = max(i for i, (name, _) in enumerate(where) if name == "older")
     between = [name for name, _ in where[first : last + 1] if name == "younger"]
     assert len(between) <= 2 * crew.width  # rows that they were at, and those after the last older one was taken
@@ -212,7 +206,7 @@ def test_dropped_loops_wake_nobody(crew: Crew) -> None:
         task = crew.submit(lambda begun=begun: begun.set() or time.sleep(0.001) or share(9, lambda loop: [*loop]))
         assert begun.wait(30)
         crew.drop([task])
-    wait_for(lambda: crew._sleeping == len(crew._threads))
+    assert wait_for(lambda: crew._sleeping == len(crew._threads))
     time.sleep(0.05)
     assert crew._sleeping == len(crew._threads)
 
@@ -234,7 +228,7 @@ def test_a_stopped_crew_keeps_no_error(crew: Crew) -> None:
         crew.stop(waits=False)
         hold.set()
         assert task.wait(30)
-        wait_for(lambda: task._error is None and made() is None)
+        assert wait_for(lambda: task._error is None and made() is None)
         assert task._error is None and made() is None
     finally:
         gc.enable()
@@ -251,7 +245,7 @@ def test_no_thread_begins_after_the_end() -> None:
 def test_a_thread_that_cannot_be_started_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     crew, start = Crew(2), threading.Thread.start
     assert crew.submit(lambda: 0).wait(30)
-    wait_for(lambda: crew._sleeping == 1)
+    assert wait_for(lambda: crew._sleeping == 1)
 
     def fail(thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

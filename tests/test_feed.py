@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings, strategies as st
 from torch.utils import data
 from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler
 from torch.utils.data.distributed import DistributedSampler
@@ -28,6 +27,7 @@ from torch.utils.data.distributed import DistributedSampler
 import tensorstore_ds as tsds
 from stores import png_bytes, store_of
 from tensorstore_ds.reading.mirror_file import pool
+from waiting import wait_for
 
 ROWS, BATCH = 61, 8
 BATCHES = -(-ROWS // BATCH)
@@ -202,19 +202,6 @@ def test_every_batch_comes_once_and_in_order(dataset: tsds.StoreDataset, name: s
         assert torch.rand(()) == next_drawn  # torch's generator is where torch's loader leaves it
 
 
-@settings(max_examples=25)
-@given(st.integers(1, 70), st.integers(1, 4), st.integers(1, 3), st.booleans())
-def test_threads_change_nothing(path: Path, batch_size: int, threads: int, prefetch: int, transformed: bool) -> None:
-    """Small batches are gathered in groups, unless each is transformed."""
-    dataset = tsds.StoreDataset(path, transform=dict if transformed else None)
-    options: dict[str, Any] = {"num_threads": threads, "prefetch_factor": prefetch, "seed": 3}
-    loader = tsds.DataLoader(dataset, batch_size, shuffle=True, **options)
-    for epoch in range(2):
-        found = rows(loader)
-        assert [*itertools.chain(*found)] == order(epoch)
-        assert {len(each) for each in found[:-1]} <= {batch_size}
-
-
 def test_held_batches_never_change(dataset: tsds.StoreDataset) -> None:
     loader = tsds.DataLoader(dataset, 10, shuffle=True, num_threads=2)
     held = [(batch["image"], batch["image"].clone(), batch["image"][2:3]) for _ in range(3) for batch in loader]
@@ -352,13 +339,6 @@ def used_but_not_ended(loader: tsds.DataLoader[Any]) -> Iterator[Any]:
     return batches
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
-
-
 def to_batch(loader: tsds.DataLoader[Any], batch: int) -> None:
     loader.load_state_dict({**loader.state_dict(), "epoch": 0, "batch": batch})
 
@@ -383,7 +363,7 @@ def test_the_next_epoch_is_made_while_the_last_batches_are_used(
 ) -> None:
     loader = tsds.DataLoader(dataset, BATCH, shuffle=True, seed=3, num_threads=threads)
     ending = used_but_not_ended(loader)
-    wait_for(lambda: made[1] > 0)
+    assert wait_for(lambda: made[1] > 0)
     assert made[0] == ROWS and made[1] <= ROWS
     change, epoch, expected = BETWEEN[name]
     change(loader)
@@ -901,32 +881,22 @@ def test_an_order_that_cannot_be_computed_again_is_refused_in_the_middle_only(da
 
 # --- another number of ranks ------------------------------------------------------------------------------------------
 
-ELASTIC: dict[str, Callable[..., Any]] = {
-    "shuffle": lambda **ranks: tsds.ShuffleSampler(ROWS, seed=3, **ranks),
-    "in order": lambda **ranks: tsds.ShuffleSampler(ROWS, shuffle=False, **ranks),
-    "drop_last": lambda **ranks: tsds.ShuffleSampler(ROWS, drop_last=True, **ranks),
-    "subset": lambda **ranks: tsds.loading.SubsetSampler(np.arange(3, ROWS), **ranks),
-    "weighted": lambda **ranks: tsds.WeightedSampler(WEIGHTS, replacement=False, **ranks),
-}
 
-
-def several(
-    dataset: tsds.StoreDataset, name: str, ranks: int, batch_size: int, **options: Any
-) -> list[tsds.DataLoader[Any]]:
-    samplers = [ELASTIC[name](rank=rank, num_replicas=ranks) for rank in range(ranks)]
+def several(dataset: tsds.StoreDataset, ranks: int, batch_size: int, **options: Any) -> list[tsds.DataLoader[Any]]:
+    samplers = [tsds.ShuffleSampler(ROWS, seed=3, rank=rank, num_replicas=ranks) for rank in range(ranks)]
     return [tsds.DataLoader(dataset, batch_size, sampler=sampler, **options) for sampler in samplers]
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_the_next_epoch_is_whole_again(dataset: tsds.StoreDataset, workers: int) -> None:
-    loaders = several(dataset, "shuffle", 3, 4)
+def test_the_next_epoch_is_whole_again_by_workers(dataset: tsds.StoreDataset) -> None:
+    """tests/test_oracle_mixed.py resumes by threads, with any number of ranks."""
+    loaders = several(dataset, 3, 4)
     for loader in loaders:
         list(itertools.islice(iter(loader), 2))
-    (one,) = several(dataset, "shuffle", 1, 5, num_workers=workers)
+    (one,) = several(dataset, 1, 5, num_workers=2)
     one.load_state_dict(loaders[0].state_dict())
     assert [flat(one) for _ in range(3)] == [order(0)[24:], order(1), order(2)]
     assert len(one) == -(-ROWS // 5)
-    pair = several(dataset, "shuffle", 2, 4, num_workers=workers)
+    pair = several(dataset, 2, 4, num_workers=2)
     for loader in pair:
         loader.load_state_dict(loaders[0].state_dict())
     left = order(0)[24:]
@@ -941,10 +911,10 @@ def test_an_order_that_depends_on_the_ranks_is_refused(dataset: tsds.StoreDatase
     _, state = stopped(loader(1), 0, 1)
     with pytest.raises(tsds.OptionError, match="expected the state of a loader with"):
         loader(2).load_state_dict(state)
-    _, state = stopped(several(dataset, "shuffle", 1, 4)[0], 0, 1)
+    _, state = stopped(several(dataset, 1, 4)[0], 0, 1)
     for change in ({"samples": 60}, {"start": -1}, {"start": "x"}, {"num_replicas": None}):
         with pytest.raises(tsds.OptionError, match="state: expected"):
-            several(dataset, "shuffle", 2, 4)[0].load_state_dict(state | change)
+            several(dataset, 2, 4)[0].load_state_dict(state | change)
 
 
 # --- processes ----------------------------------------------------------------------------------------------------
@@ -1049,18 +1019,12 @@ def test_the_first_batch_is_made_alone(dataset: tsds.StoreDataset, monkeypatch: 
     asking = threading.Thread(target=lambda: found.append(next(batches)))
     asking.start()
 
-    def wait_for(count: int) -> None:
-        end = time.monotonic() + 30
-        while len(begun) < count and time.monotonic() < end:
-            time.sleep(0.01)
-
-    wait_for(1)
+    assert wait_for(lambda: begun)
     time.sleep(0.2)  # in which another one would begin
     assert begun == [BATCH]
     hold.set()
     asking.join()
-    wait_for(4)
-    assert len(begun) >= 4 and len(found) == 1  # later ones are made ahead, before they are asked for
+    assert wait_for(lambda: len(begun) >= 4) and len(found) == 1  # later ones are made ahead, before they are asked for
 
 
 def test_an_iterator_beside_one_that_exceeds_its_time(path: Path) -> None:

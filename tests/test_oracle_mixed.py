@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,6 @@ quick = settings(
     phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
     suppress_health_check=list(HealthCheck),
 )
-many = settings(quick, max_examples=int(os.environ.get("TSDS_ORACLE", "200")), database=None)
-many_seed = seed(int(os.environ.get("TSDS_ORACLE_SEED", "0")))
 
 
 def sample_of(name: str, row: int) -> dict[str, Any]:
@@ -215,22 +214,6 @@ def check_members(batch: dict[str, Any], samples: list[dict[str, Any]], fields: 
                 assert value == sample[name]
 
 
-@quick
-@given(mixtures())
-def test_mixtures(folder: Path, case: dict[str, Any]) -> None:
-    check_mixture(folder, case)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1, of="oracles")
-@pytest.mark.timeout(0)
-@many_seed
-@many
-@given(mixtures())
-def test_many_mixtures(folder: Path, case: dict[str, Any]) -> None:
-    check_mixture(folder, case)
-
-
 # --- batches of similar sizes -----------------------------------------------------------------------------------------
 
 
@@ -311,22 +294,6 @@ def check_coverage(every: list[int], rows: list[int], steps: list[Any], case: di
     else:
         assert set(every) == set(rows) and len(every) == -(-len(rows) // ranks) * ranks
         assert sum(len(step[0]) != size for step in steps) <= 1
-
-
-@quick
-@given(bucketed())
-def test_buckets(folder: Path, case: dict[str, Any]) -> None:
-    check_buckets(folder, case)
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1, of="oracles")
-@pytest.mark.timeout(0)
-@many_seed
-@many
-@given(bucketed())
-def test_many_buckets(folder: Path, case: dict[str, Any]) -> None:
-    check_buckets(folder, case)
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
@@ -416,17 +383,30 @@ def check_resumed(folder: Path, case: dict[str, Any]) -> None:
         assert [key for batch in loader for key in batch["key"]] == next_epoch
 
 
+# --- drawn cases ------------------------------------------------------------------------------------------------------
+
+ORACLES: dict[str, tuple[st.SearchStrategy[dict[str, Any]], Callable[[Path, dict[str, Any]], None]]] = {
+    "mixtures": (mixtures(), check_mixture),
+    "buckets": (bucketed(), check_buckets),
+    "resuming": (resumed(), check_resumed),
+}
+
+
+@pytest.mark.parametrize("of", ORACLES)
 @quick
-@given(resumed())
-def test_resuming(folder: Path, case: dict[str, Any]) -> None:
-    check_resumed(folder, case)
+@given(st.data())
+def test_some(folder: Path, of: str, data: st.DataObject) -> None:
+    cases, check = ORACLES[of]
+    check(folder, data.draw(cases))
 
 
 @pytest.mark.slow
 @pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)
-@many_seed
-@many
-@given(resumed())
-def test_many_resumings(folder: Path, case: dict[str, Any]) -> None:
-    check_resumed(folder, case)
+@pytest.mark.parametrize("of", ORACLES)
+@seed(int(os.environ.get("TSDS_ORACLE_SEED", "0")))
+@settings(quick, max_examples=int(os.environ.get("TSDS_ORACLE", "200")), database=None)
+@given(st.data())
+def test_many(folder: Path, of: str, data: st.DataObject) -> None:
+    cases, check = ORACLES[of]
+    check(folder, data.draw(cases))

@@ -7,7 +7,6 @@ import mmap
 import pickle
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from tensorstore_ds.page_cache.residency import data_files
 from tensorstore_ds.page_cache.system_calls import mincore_nbytes
 from tensorstore_ds.reading import mapping
 from tensorstore_ds.reading.mapping import ask
+from waiting import wait_for
 
 pytestmark = [linux, pytest.mark.filterwarnings("ignore:.*expected samples that fit into memory:UserWarning")]
 MIB = 1024**2
@@ -74,14 +74,6 @@ def resident(store: tsds.Store, nbytes: int = ROW) -> list[int]:
     with (store.path / file.path).open("rb") as opened:
         pages = [mincore_nbytes(opened.fileno(), nbytes, row * nbytes) for row in range(file.nbytes // nbytes)]
     return [row for row, found in enumerate(pages) if found >= nbytes]
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """Whether a condition becomes true; the system reads beside us."""
-    end = time.monotonic() + 30
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 # --- advice -----------------------------------------------------------------------------------------------------

@@ -88,15 +88,6 @@ def test_take_answers_as_numpys_for_rows_of_any_shape(split, data):
             split["objects"].take(rows)
 
 
-def test_one_row_is_taken_as_such(split):
-    labels = split["objects"]["labels"]
-    assert labels.take(2).shape == ()
-    assert labels.take(2) == labels[2]
-    out = np.empty((), np.int64)
-    assert labels.take(2, out=out) is out
-    assert out == labels[2]
-
-
 def test_tables(split):
     table = split["objects"]
     counts = [len(s["labels"]) for s in SAMPLES]

@@ -222,18 +222,6 @@ def data_sets_of_torch(loader: Loader) -> Any:
 
 
 @behavior
-def two_iterators_at_once(loader: Loader) -> Any:
-    made = loader(Rows(6), 2)
-    return list(zip(made, made, strict=True))
-
-
-@behavior
-def an_iterator_that_has_ended(loader: Loader) -> Any:
-    iterator = iter(loader(Rows(2)))
-    return [next(iterator, "ended") for _ in range(4)], len(iterator)
-
-
-@behavior
 def empty(loader: Loader) -> Any:
     return list(loader(Rows(0))), len(loader(Rows(0))), list(loader(Rows(0), sampler=[]))
 

@@ -338,25 +338,6 @@ def test_a_broken_file_of_weights_is_one_line(store: Path, tmp_path: Path) -> No
 # --- right, wrong and missed -------------------------------------------------------------------------------------
 
 
-def test_detections_are_matched_once_and_in_their_class() -> None:
-    boxes = ((0, 0, 0, 0, 10, 10), (1, 0, 20, 0, 30, 10), (0, 1, 40, 0, 60, 20), (1, 0, 0, 40, 9, 49))
-    truth = np.array([(0, *box) for box in boxes], np.float32)
-    found = np.array(
-        [
-            (0, 0, 0.6, 0, 0, 10, 9),  # right
-            (0, 0, 0.5, 0, 0, 10, 10),  # the same object again
-            (0, 0, 0.9, 20, 0, 30, 10),  # another class
-            (0, 0, 0.8, 45, 5, 55, 15),  # in an ignored object
-            (0, 1, 0.7, 0, 40, 9, 44),  # too small: IoU 0.44
-        ],
-        np.float32,
-    )
-    _, right, missed, counts = matched(found, truth).from_score(found, truth, 0)
-    assert right.tolist() == [True, False, False, False, False]
-    assert counts.tolist() == [True, True, True, False, True]
-    assert missed.tolist() == [False, True, False, True]
-
-
 def plainly_matched(found: Any, truth: Any) -> tuple[list[bool], list[bool], list[bool]]:
     """As the definition says, one detection after the other."""
     free, right, counts = truth[:, 2] == 0, [False] * len(found), [True] * len(found)

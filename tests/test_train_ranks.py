@@ -20,6 +20,7 @@ from small_stores import ROOT
 from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
 from training_stores import labelled, load_history, names, small
+from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, of="ranks")]
 
@@ -87,9 +88,7 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     flags = ("--batch-size", "2", "--augment", "none")
     out = tmp_path / "stopped"
     process = torchrun(store, out, *flags)
-    deadline = time.monotonic() + 60
-    while not (out / "last.pt").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_for((out / "last.pt").exists, 60)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     if process.returncode:  # else it was over before
@@ -150,16 +149,13 @@ def stopped_within_an_epoch(store: Path, out: Path, *flags: str, ranks: int) -> 
     for attempt in range(16):
         process = torchrun(store, out, *flags, *(["--resume"] if attempt else []), ranks=ranks)
         before = (out / "last.pt").stat().st_mtime_ns if attempt else 0
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            if (out / "last.pt").exists() and (out / "last.pt").stat().st_mtime_ns != before:
-                break
-            time.sleep(0.01)
+        last = out / "last.pt"
+        wait_for(lambda last=last, before=before: last.exists() and last.stat().st_mtime_ns != before, 60)
         time.sleep(0.07 * attempt)
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=60)
         assert process.returncode and "stopped in epoch" in errors, errors
-        state: dict[str, Any] = torch.load(out / "last.pt", weights_only=True)
+        state: dict[str, Any] = torch.load(last, weights_only=True)
         if 0 < state["batch"] * ranks < 64 - ranks:
             return state
     raise AssertionError("it was always stopped between two epochs")

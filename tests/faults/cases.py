@@ -142,6 +142,18 @@ def exporting(name: str, root: Path) -> Case:
     )
 
 
+def case_of(name: str, root: Path, workers: int = 0) -> Case:
+    """A command by the name of its case."""
+    if name in EDITS:
+        return editing(name, root)
+    if name in ("pull", "copy", "pack", "unpack"):
+        return copying(name, root)
+    for begin, make in (("export to ", exporting), ("repack to ", repacking)):
+        if name.startswith(begin):
+            return make(name.removeprefix(begin), root)
+    return conversion(name, root, workers)
+
+
 #: Those that follow others read the stores that these have changed.
 REPLACING = (
     *("append", "append to jpeg", "update", "erase", "add", "drop", "annotate", "check", "card", "card again"),

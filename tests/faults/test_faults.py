@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 import tensorstore_ds
 from faults.bench import Bench, Case, Sweep, some
-from faults.cases import EDITS, EXPORTS, REPLACING, conversion, copying, editing, exporting, repacking, replacing
+from faults.cases import EDITS, EXPORTS, REPLACING, case_of, conversion, replacing
 from faults.checkpoints import value_of
 from faults.disk import read_log
 from faults.harness import FAULTS, LONGEST, Action, Class, Fault, Result, Server, step_of
@@ -21,6 +21,10 @@ pytestmark = pytest.mark.timeout(LONGEST)
 
 PARTS = 4
 ALL = ("raw-memmap", "raw-zarr", "jpeg-memmap")
+CONVERSIONS = (*ALL, "writer", "tasks")
+REPACKS, COPIES = ("repack to zarr", "repack to memmap"), ("pull", "pack", "unpack")
+READING = "EIO when reading"
+Chosen = Callable[[Sweep], Iterable[int]]
 
 
 def numbered(cases: Iterable[str], faults: Iterable[str], *, step: int = 1, parts: int = PARTS) -> list[object]:
@@ -34,9 +38,23 @@ def numbered(cases: Iterable[str], faults: Iterable[str], *, step: int = 1, part
     ]
 
 
-def points(sweep: Sweep, part: int, parts: int, step: int) -> range:
+def swept(bench: Bench, sweep: Sweep, case: Case, fault: Fault, at: Chosen, *, prefix: Path | None = None) -> None:
+    """Trials with a fault at the operations that are chosen of those below a folder, which is OUT's if not given."""
+    sweep.operations = bench.count(case, fault, prefix)
+    for operation in at(sweep):
+        bench.trial(case, fault, operation, sweep, prefix)
+    assert sweep.trials
+    sweep.check()
+
+
+def points(part: int, parts: int, step: int) -> Chosen:
     """The operations of one part: all parts together take every `step`-th."""
-    return range(1 + part * step, sweep.operations + 1, parts * step)
+    return lambda sweep: range(1 + part * step, sweep.operations + 1, parts * step)
+
+
+def every(step: int) -> Chosen:
+    """Every `step`-th operation, from the first on."""
+    return points(0, 1, step_of(step))
 
 
 PARAMETERS = "name, fault, part, parts, step"
@@ -54,60 +72,45 @@ PARAMETERS = "name, fault, part, parts, step"
         *numbered(("writer",), ("ENOSPC from there on", "half a write, SIGKILL"), step=3, parts=1),
         *numbered(("tasks",), ("SIGKILL", "EIO"), step=2, parts=2),
         *numbered(("tasks",), ("ENOSPC from there on", "half a write, SIGKILL"), step=5, parts=1),
+        *numbered(REPACKS, ("SIGKILL", "EIO"), parts=2),
+        *numbered(REPACKS, ("ENOSPC from there on",), step=3, parts=1),
+        *numbered(REPACKS, ("half a write, SIGKILL", READING), step=5, parts=1),
+        *numbered(COPIES, ("SIGKILL", "EIO"), step=2, parts=1),
+        *numbered(COPIES, ("ENOSPC from there on", "half a write, SIGKILL"), step=5, parts=1),
+        *numbered(COPIES, (READING,), step=15, parts=1),
+        *numbered(("copy",), ("SIGKILL", "EIO", "half a write, SIGKILL"), step=7, parts=1),
     ],
 )
 def test_changes(
     bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
 ) -> None:
-    case = conversion(name, root, 0)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in points(sweep, part, parts, step):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    assert sweep.trials
-    if FAULTS[fault].action is not Action.FAIL_FROM:  # a full disk lets names be removed, as they are at the end
+    swept(bench, sweep, case_of(name, root), FAULTS[fault], points(part, parts, step))
+    if name in CONVERSIONS and FAULTS[fault].action is not Action.FAIL_FROM:  # a full disk lets names be removed
         assert not any("not met" in outcome for outcome in sweep.outcomes)
-    sweep.check()
 
 
-@pytest.mark.parametrize(
-    PARAMETERS,
-    numbered(ALL, ("SIGKILL", "SIGKILL of one process", "EIO", "ENOSPC from there on", "SIGTERM"), step=8, parts=1),
-)
-def test_changes_with_two_workers(
-    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
-) -> None:
-    sweep.name += ", 2 workers"
-    case = conversion(name, root, 2)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in points(sweep, part, parts, step):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    assert sweep.trials
-    sweep.check()
+@pytest.mark.parametrize("fault", ["SIGKILL", "SIGKILL of one process", "EIO", "ENOSPC from there on", "SIGTERM"])
+@pytest.mark.parametrize("name", ALL)
+def test_changes_with_two_workers(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
+    sweep.name = f"{name}, {fault}, 2 workers"
+    swept(bench, sweep, conversion(name, root, 2), FAULTS[fault], every(8))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ALL)
 def test_every_write_takes_half(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int) -> None:
     sweep.name = f"{name}, every write takes half, {workers} workers"
-    case = conversion(name, root, workers)
-    sweep.operations = bench.count(case, FAULTS["short writes"])
-    bench.trial(case, FAULTS["short writes"], 0, sweep)
+    swept(bench, sweep, conversion(name, root, workers), FAULTS["short writes"], lambda _: [0])
     assert sweep.outcomes == {"done": 1}
-    sweep.check()
 
 
 @pytest.mark.parametrize("looked", [False, True], ids=["reads", "looks"])
 @pytest.mark.parametrize("name", ALL)
 def test_reading_what_was_written(bench: Bench, root: Path, sweep: Sweep, name: str, looked: bool) -> None:
     """Opens, reads and maps; and, of stat and listings, which are many, some."""
-    step = step_of(10 if looked else 1)
     sweep.name = f"{name}, EIO at stat and listing in OUT.partial" if looked else f"{name}, EIO at reads in OUT.partial"
-    fault = dataclasses.replace(FAULTS["EIO when reading"], counted=Class.LOOK if looked else Class.READ)
-    case = conversion(name, root, 0)
-    sweep.operations = bench.count(case, fault)
-    for at in range(1, sweep.operations + 1, step):
-        bench.trial(case, fault, at, sweep)
-    sweep.check()
+    fault = dataclasses.replace(FAULTS[READING], counted=Class.LOOK if looked else Class.READ)
+    swept(bench, sweep, conversion(name, root, 0), fault, every(10 if looked else 1))
 
 
 @pytest.mark.parametrize("errno", ["EIO", "EMFILE", "ENOMEM"])
@@ -115,65 +118,9 @@ def test_reading_what_was_written(bench: Bench, root: Path, sweep: Sweep, name: 
 def test_reading_the_source(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int, errno: str) -> None:
     """A machine that fails is never the sample's fault: nothing is skipped because of it."""
     sweep.name = f"{name}, {errno} in the source, {workers} workers"
-    step = step_of(1 if errno == "EIO" and not workers else 5)
-    fault = FAULTS[f"{errno} when reading"]
-    case = conversion(name, root, workers)
-    sweep.operations = bench.count(case, fault, case.source)
-    for at in range(1, sweep.operations + 1, step):
-        bench.trial(case, fault, at, sweep, case.source)
+    case, step = conversion(name, root, workers), 1 if errno == "EIO" and not workers else 5
+    swept(bench, sweep, case, FAULTS[f"{errno} when reading"], every(step), prefix=case.source)
     assert sweep.outcomes["refused"]
-    sweep.check()
-
-
-@pytest.mark.parametrize(
-    PARAMETERS,
-    [
-        *numbered(("zarr", "memmap"), ("SIGKILL", "EIO"), parts=2),
-        *numbered(("zarr", "memmap"), ("ENOSPC from there on",), parts=1, step=3),
-        *numbered(("zarr", "memmap"), ("half a write, SIGKILL", "EIO when reading"), parts=1, step=5),
-    ],
-)
-def test_repack(
-    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
-) -> None:
-    sweep.name = f"repack to {sweep.name}"
-    case = repacking(name, root)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in points(sweep, part, parts, step):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    assert sweep.trials
-    sweep.check()
-
-
-@pytest.mark.parametrize("layout", ["zarr", "memmap"])
-def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, layout: str) -> None:
-    sweep.name = f"repack to {layout}, EIO in the store that is read"
-    case, fault = repacking(layout, root), FAULTS["EIO when reading"]
-    sweep.operations = bench.count(case, fault, case.source)
-    for at in range(1, sweep.operations + 1, step_of(5)):
-        bench.trial(case, fault, at, sweep, case.source)
-    assert sweep.outcomes["refused"]
-    sweep.check()
-
-
-@pytest.mark.parametrize(
-    PARAMETERS,
-    [
-        *numbered(("pull", "pack", "unpack"), ("SIGKILL", "EIO"), parts=1, step=2),
-        *numbered(("pull", "pack", "unpack"), ("ENOSPC from there on", "half a write, SIGKILL"), parts=1, step=5),
-        *numbered(("pull", "pack", "unpack"), ("EIO when reading",), parts=1, step=15),
-        *numbered(("copy",), ("SIGKILL", "EIO", "half a write, SIGKILL"), parts=1, step=7),
-    ],
-)
-def test_copies(
-    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
-) -> None:
-    case = copying(name, root)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in points(sweep, part, parts, step):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    assert sweep.trials
-    sweep.check()
 
 
 @pytest.mark.parametrize("filled", [False, True], ids=["empty", "filled"])
@@ -213,42 +160,29 @@ CHANGING = ("SIGKILL", "EIO", "ENOSPC from there on", "half a write, SIGKILL", "
 
 
 @pytest.mark.parametrize("fault", CHANGING)
-@pytest.mark.parametrize("name", EDITS)
-def test_edits(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
+@pytest.mark.parametrize("name", [*EDITS, *(f"export to {name}" for name in EXPORTS)])
+def test_edits_and_exports(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}"
-    case = editing(name, root)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in some(sweep, 8):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    sweep.check()
-
-
-@pytest.mark.parametrize("fault", CHANGING)
-@pytest.mark.parametrize("name", EXPORTS)
-def test_exports(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
-    sweep.name = f"export to {name}, {fault}"
-    case = exporting(name, root)
-    sweep.operations = bench.count(case, FAULTS[fault])
-    for at in some(sweep, 6):
-        bench.trial(case, FAULTS[fault], at, sweep)
-    sweep.check()
+    swept(bench, sweep, case_of(name, root), FAULTS[fault], lambda sweep: some(sweep, 8 if name in EDITS else 6))
 
 
 @pytest.mark.parametrize("errno", ["EIO", "ESTALE"])
-@pytest.mark.parametrize("case_of", [editing, exporting], ids=["edits", "exports"])
-def test_reading_a_store(
-    bench: Bench, root: Path, sweep: Sweep, case_of: Callable[[str, Path], Case], errno: str
-) -> None:
+@pytest.mark.parametrize("names", [EDITS, [f"export to {name}" for name in EXPORTS]], ids=["edits", "exports"])
+def test_reading_a_store(bench: Bench, root: Path, sweep: Sweep, names: Sequence[str], errno: str) -> None:
     """A failing disk, or network drive, under the store that is read: one line, and no half of a result."""
-    sweep.name = f"{case_of.__name__}, {errno} in the store that is read"
-    fault = FAULTS[f"{errno} when reading"]
-    for name in EDITS if case_of is editing else EXPORTS:
+    sweep.name = f"{'edits' if names is EDITS else 'exports'}, {errno} in the store that is read"
+    for name in names:
         case = case_of(name, root)
-        sweep.operations = bench.count(case, fault, case.source)
-        for at in some(sweep, 4):
-            bench.trial(case, fault, at, sweep, case.source)
+        swept(bench, sweep, case, FAULTS[f"{errno} when reading"], lambda sweep: some(sweep, 4), prefix=case.source)
     assert sweep.outcomes["refused"]
-    sweep.check()
+
+
+@pytest.mark.parametrize("name", REPACKS)
+def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, name: str) -> None:
+    sweep.name = f"{name}, EIO in the store that is read"
+    case = case_of(name, root)
+    swept(bench, sweep, case, FAULTS[READING], every(5), prefix=case.source)
+    assert sweep.outcomes["refused"]
 
 
 @pytest.mark.parametrize("fault", [*CHANGING, "EIO from there on", "EIO when reading"])

@@ -11,7 +11,7 @@ import pytest
 
 import tensorstore_ds
 from faults.bench import Bench, Case, Sweep, differences, snapshot, some
-from faults.cases import EDITS, conversion, editing, repacking, replacing
+from faults.cases import EDITS, case_of, replacing
 from faults.checkpoints import value_of
 from faults.disk import MODELS, Change, Disk, laid_out, lay_out, read_log
 from faults.harness import EXTENT, LONGEST, Fault, Server, step_of
@@ -22,12 +22,6 @@ pytestmark = pytest.mark.timeout(LONGEST)
 CONVERSIONS = ("raw-memmap", "raw-zarr", "jpeg-memmap", "voc-jpeg-zarr")
 CASES = (*CONVERSIONS, "writer", "tasks", "repack to zarr", "repack to memmap")
 PARTS = 4
-
-
-def case_of(name: str, root: Path, workers: int = 0) -> Case:
-    if name in EDITS:
-        return editing(name, root)
-    return repacking(name.rpartition(" ")[2], root) if name.startswith("repack") else conversion(name, root, workers)
 
 
 def record(bench: Bench, case: Case) -> list[Change]:

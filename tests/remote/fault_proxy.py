@@ -8,9 +8,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Event, Lock, Thread
+from threading import Event, Lock
 from urllib.parse import urlsplit
+
+from remote.servers import Handler, running
 
 _CHUNK = 64 * 1024
 #: Headers that are the proxy's own.
@@ -68,10 +69,12 @@ def proxy_for(server: str) -> Iterator[Proxy]:
     """Run a proxy in front of the server at a URL without a path."""
     behind = urlsplit(server).netloc
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
+    class Passing(Handler):
+        def setup(self) -> None:
+            self.request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)  # what is sent, arrives
+            super().setup()
 
-        def do_GET(self) -> None:
+        def do_GET(self) -> None:  # noqa: N802
             sent = {name.lower(): value for name, value in self.headers.items()}
             proxy.requests.append((self.command, self.path, sent))
             fault = proxy.next_fault(self.path) or Fault("")
@@ -122,27 +125,9 @@ def proxy_for(server: str) -> Iterator[Proxy]:
             if fault.kind in ("cut", "stall"):
                 self.close_connection = True
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def get_request(self) -> tuple[socket.socket, object]:
-            request, address = super().get_request()
-            request.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _CHUNK)  # what is sent, arrives
-            return request, address
-
-        def handle_error(self, *args: object) -> None:
-            pass
-
-    with Server(("127.0.0.1", 0), Handler) as listening:
-        proxy = Proxy(f"http://127.0.0.1:{listening.server_port}")
-        thread = Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with running(Passing) as url:
+        proxy = Proxy(url)
         try:
             yield proxy
         finally:
             proxy.closed.set()
-            listening.shutdown()
-            thread.join()

@@ -8,10 +8,10 @@ import json
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+from remote.servers import Handler, running
 
 TOKEN = "hf_secretsecret"  # noqa: S105
 NAME = "me/photos"
@@ -51,10 +51,8 @@ class Hub:
 def hub_server() -> Iterator[Hub]:
     """Run the server, and one on another port that large files are read from."""
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Routes(Handler):
+        def do_GET(self) -> None:  # noqa: N802
             path = unquote(urlsplit(self.path).path)
             hub.requests.append((self.command, path, self.headers.get("authorization")))
             if path.startswith(f"/api/datasets/{NAME}/revision/") or path == f"/api/datasets/{NAME}":
@@ -77,7 +75,7 @@ def hub_server() -> Iterator[Hub]:
 
         do_HEAD = do_GET  # noqa: N815
 
-        def do_POST(self) -> None:
+        def do_POST(self) -> None:  # noqa: N802
             path, token = unquote(urlsplit(self.path).path), self.headers.get("authorization")
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             hub.requests.append((self.command, path, token))
@@ -103,7 +101,7 @@ def hub_server() -> Iterator[Hub]:
             else:
                 self.answer({"error": "Repository not found"}, 404, x_error_code="RepoNotFound")
 
-        def do_PUT(self) -> None:
+        def do_PUT(self) -> None:  # noqa: N802
             data = self.rfile.read(int(self.headers["content-length"]))
             hub.requests.append((self.command, self.path, self.headers.get("authorization")))
             hub.large[hashlib.sha256(data).hexdigest()] = data
@@ -148,17 +146,6 @@ def hub_server() -> Iterator[Hub]:
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = True
-        hub = Hub(f"http://127.0.0.1:{server.server_port}", {"0" * 40: {"README.md": b"# Photos"}})
-        hub.elsewhere = f"http://localhost:{server.server_port}"
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield hub
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(Routes) as url:
+        hub = Hub(url, {"0" * 40: {"README.md": b"# Photos"}}, elsewhere=url.replace("127.0.0.1", "localhost"))
+        yield hub

@@ -1,15 +1,19 @@
-"""Servers that tests talk to: S3 by moto, and nginx."""
+"""Servers that tests talk to: a handler of ours in threads, and nginx."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import socket
+import ssl
 import subprocess
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,6 +28,37 @@ http {{
   server {{ listen 127.0.0.1:{port}; root {root}; {extra} }}
 }}
 """
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Keeps its connections, and logs nothing."""
+
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@contextmanager
+def running(handler: Callable[..., Any], context: ssl.SSLContext | None = None) -> Iterator[str]:
+    """Let a handler answer requests; yields the URL."""
+
+    class Server(ThreadingHTTPServer):
+        request_queue_size = 64
+
+        def handle_error(self, *args: object) -> None:
+            pass  # a client that was killed
+
+    with Server(("127.0.0.1", 0), handler) as server:
+        if context is not None:
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def free_port() -> int:

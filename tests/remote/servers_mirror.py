@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
+
+from remote.servers import Handler, running
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
@@ -51,10 +51,8 @@ def faulty_server(folder: Path) -> Iterator[FaultyServer]:
     """Serve a folder on this machine, with entity tags and If-Match."""
     account = FaultyServer()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Files(Handler):
+        def do_GET(self) -> None:  # noqa: N802
             path = unquote(urlsplit(self.path).path).lstrip("/")
             file = folder / path
             if not file.is_file():
@@ -94,22 +92,5 @@ def faulty_server(folder: Path) -> Iterator[FaultyServer]:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-        request_queue_size = 64
-
-        def handle_error(self, request: object, client_address: object) -> None:
-            pass  # a client that was killed
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        account.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield account
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(Files) as account.url:
+        yield account

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 import tensorstore_ds as tsds
 from remote.conftest import set_credentials
 from remote.fault_proxy import Fault, proxy_for
+from remote.servers import Handler, running
 from stores import files_of
 
 pytestmark = pytest.mark.usefixtures("cache")
@@ -23,10 +24,8 @@ def dripping() -> Iterator[str]:
     """A server that sends a space 5 times per second, for ever."""
     closed = threading.Event()
 
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
+    class Dripping(Handler):
+        def do_GET(self) -> None:  # noqa: N802
             self.send_response(200)
             self.send_header("Content-Length", "1000000")
             self.end_headers()
@@ -36,22 +35,9 @@ def dripping() -> Iterator[str]:
             except OSError:
                 pass
 
-        def log_message(self, *args: object) -> None:
-            pass
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *args: object) -> None:
-            pass
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}/s.tsds"
+    with running(Dripping) as url:
+        yield f"{url}/s.tsds"
         closed.set()
-        server.shutdown()
-        thread.join()
 
 
 @pytest.mark.parametrize("query", ["", "?signature=s"])
@@ -91,16 +77,9 @@ def test_a_server_without_ranges_is_told_from_others(store: tsds.Store, tmp_path
         def log_message(self, *args: object) -> None:
             pass
 
-    handler = functools.partial(Quiet, directory=str(store.path.parent))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        url = f"http://127.0.0.1:{server.server_port}/{store.path.name}{query}"
-        try:
-            with pytest.raises(tsds.RemoteError, match=r"sends whole files\. Copy the store with tsds pull, or"):
-                tsds.open(url)["train"]["image"][0]
-            tsds.pull(url, tmp_path / "pulled.tsds")
-        finally:
-            server.shutdown()
-            thread.join()
+    with running(functools.partial(Quiet, directory=str(store.path.parent))) as server:
+        url = f"{server}/{store.path.name}{query}"
+        with pytest.raises(tsds.RemoteError, match=r"sends whole files\. Copy the store with tsds pull, or"):
+            tsds.open(url)["train"]["image"][0]
+        tsds.pull(url, tmp_path / "pulled.tsds")
     assert files_of(tmp_path / "pulled.tsds") == files_of(store.path)

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +27,7 @@ from stores import contents, detections, no_room, store_of
 from tensorstore_ds.format.kinds.base import TableField
 from tensorstore_ds.reading import mirror, mirror_file
 from tensorstore_ds.reading.store import Split
+from waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
 
@@ -162,18 +162,10 @@ def test_chunks_at_most_1_mib_apart_come_with_one_request(server: FaultyServer, 
     assert found == ([(0, edges[3])] if between == 1 else [(0, edges[1]), (edges[3], edges[4])])
 
 
-def eventually(condition: Callable[[], bool]) -> bool:
-    """Whether something becomes true within 30 seconds."""
-    deadline = time.monotonic() + 30
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
-
-
 def test_what_is_whole_is_a_plain_map(server: FaultyServer) -> None:
     column = tsds.open(f"{server.url}/raw.tsds")["train"].column("image")
     column.take(np.arange(ROWS))
-    assert eventually(lambda: isinstance(column.part(0), np.ndarray))
+    assert wait_for(lambda: isinstance(column.part(0), np.ndarray))
 
 
 def test_it_becomes_the_store(server: FaultyServer, stores: Path, kind: str) -> None:
@@ -230,7 +222,7 @@ def test_the_end_of_a_file_is_looked_at_once(server: FaultyServer, monkeypatch: 
 def test_it_becomes_the_store_by_being_read(server: FaultyServer) -> None:
     store = tsds.open(f"{server.url}/shards.tsds")
     taken(store["train"], np.arange(ROWS))
-    assert eventually((store.path / "zarr.json").exists)
+    assert wait_for((store.path / "zarr.json").exists)
     assert tsds.verify(store.path) == []
 
 
@@ -339,17 +331,6 @@ def test_a_cache_disk_that_fails_is_one_typed_error(
     monkeypatch.undo()
     monkeypatch.setenv("TSDS_CACHE_DIR", str(cache))
     assert len(tsds.open(url)["train"]) == ROWS
-
-
-def test_marks_are_not_believed(server: FaultyServer, stores: Path) -> None:
-    url = f"{server.url}/raw.tsds"
-    store = tsds.open(url)
-    store["train"].column("image").take([0, ROWS - 1])
-    data = store.path / "train/00000/image/c/0/0/0/0"
-    with data.open("r+b") as file:
-        file.write(bytes(1000))  # what did not reach the disk before the power went
-    again = tsds.open(url)["train"].column("image").take([0, ROWS - 1])
-    assert np.array_equal(again, tsds.open(stores / "raw.tsds")["train"].column("image").take([0, ROWS - 1]))
 
 
 def test_a_chunk_that_is_there_is_compared_once_by_each_opening(

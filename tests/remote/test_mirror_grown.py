@@ -184,34 +184,3 @@ def test_a_shard_that_is_gone_ends_with_what_to_do(served: Served, source: Path)
     assert np.array_equal(images(store, [ROWS - 2]), [photograph(ROWS - 2)])  # of a shard that is there
     expected = [photograph(0), photograph(1, seed=5), photograph(2, seed=6)]
     assert np.array_equal(images(tsds.open(url), [0, 1, 2]), expected)
-
-
-@pytest.mark.parametrize("fixed", [False, True])
-def test_a_store_that_tsds_serves(source: Path, fixed: bool) -> None:
-    path = source.parent / "served/s.tsds"
-    lines: list[str] = []
-    with tsds.serve(path, notify=lines.append, sha256=tsds.open(path).sha256 if fixed else None) as url:
-        store = tsds.open(url)
-        images(store, [ROWS - 1])
-        change(path, source, "update")
-        after = tsds.open(url)
-        assert np.array_equal(images(after, [1]), [photograph(1, seed=0 if fixed else 5)])
-        assert np.array_equal(images(store, [0, 1]), [photograph(0), photograph(1)])
-        if not fixed:
-            assert tsds.open(url).sha256 == tsds.open(path).sha256
-    assert lines == []
-
-
-def test_a_shard_that_is_gone_of_a_store_that_tsds_serves(source: Path) -> None:
-    path = source.parent / "served/s.tsds"
-    lines: list[str] = []
-    with tsds.serve(path, notify=lines.append) as url:
-        store = tsds.open(url)
-        images(store, [ROWS - 1])
-        for seed in (5, 6):
-            photographs(source, 1, 1, seed=seed)
-            tsds.update(path, source, workers=0)
-        with pytest.raises(tsds.RemoteError, match=r"has changed since it was opened, and train/00000 is gone"):
-            images(store, [0])
-        assert np.array_equal(images(tsds.open(url), [1]), [photograph(1, seed=6)])
-    assert lines == []

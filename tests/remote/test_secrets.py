@@ -5,15 +5,14 @@ from __future__ import annotations
 import ssl
 import subprocess
 import traceback
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
 import tensorstore_ds as tsds
 from remote.fault_proxy import Fault, Proxy, proxy_for
+from remote.servers import Handler, running
 from remote.servers_mirror import FaultyServer
 from small_stores import tsds as command
 from stores import files_of
@@ -107,26 +106,17 @@ def test_a_redirect_to_http_is_refused(server: FaultyServer, tmp_path: Path, mon
     except FileNotFoundError:
         pytest.skip("openssl is not installed")
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
+    class Redirecting(Handler):
+        def do_GET(self) -> None:  # noqa: N802
             self.send_response(302)
             self.send_header("Location", f"{server.url}{self.path}")
             self.end_headers()
 
-        def log_message(self, *args: object) -> None:
-            pass
-
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate, key)
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as secure:
-        secure.socket = context.wrap_socket(secure.socket, server_side=True)
-        thread = Thread(target=secure.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        trust(monkeypatch)
-        with pytest.raises(tsds.RemoteError) as caught:
-            tsds.pull(f"https://localhost:{secure.server_port}/s.tsds", tmp_path / "p.tsds")
-        secure.shutdown()
-        thread.join()
+    trust(monkeypatch)
+    with running(Redirecting, context) as url, pytest.raises(tsds.RemoteError) as caught:
+        tsds.pull(f"{url.replace('http://127.0.0.1', 'https://localhost')}/s.tsds", tmp_path / "p.tsds")
     assert "from https to http, which is refused. Use the URL to which it redirects" in str(caught.value)
 
 
