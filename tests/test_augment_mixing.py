@@ -37,18 +37,6 @@ def test_results_do_not_depend_on_the_order_of_the_batch(transform: BatchTransfo
 
 
 @each
-@pytest.mark.parametrize("other", ["epoch", "rows", "seed"])
-def test_epochs_rows_and_seeds_differ(transform: BatchTransform, other: str) -> None:
-    batch, rows = {"image": images(0, (20, 20), count=20), "label": torch.arange(20) % 3}, torch.arange(20)
-    first = transform(batch, rows, 0)["image"]
-    assert torch.equal(first, transform(batch, rows, 0)["image"])
-    transform.seed += other == "seed"
-    second = transform(batch, rows + 20 if other == "rows" else rows, int(other == "epoch"))["image"]
-    transform.seed -= other == "seed"
-    assert (first != second).flatten(1).any(1).sum() > 10
-
-
-@each
 def test_each_sample_has_its_own_share_and_is_used_equally_often(transform: BatchTransform) -> None:
     params = transform.make_params(transform.keys(torch.arange(50), 0), (40, 40))
     partners, shares = params["partners"], params["shares"]

@@ -154,14 +154,6 @@ def test_more_work_than_cores(photos):
     assert found.measured.cores.limited_by == "the option cores"
 
 
-@quiet
-def test_memory_is_all_there_is(digits):
-    found, verdicts = found_in(digits, step=lambda batch: None)
-    assert "model-bound" not in verdicts
-    assert verdicts["gather-bound"].evidence["nbytes_per_second"] > 0
-    assert found.measured.together.wait > 0.05
-
-
 # --- the model --------------------------------------------------------------------------------------------------
 
 
@@ -283,13 +275,6 @@ def pasted(found):
     names = {"tsds": tsds, "torch": torch}
     exec(found.code, names)  # noqa: S102
     return names["loader"]
-
-
-def test_a_data_set_with_a_transform(photos):
-    dataset = StoreDataset(photos, transform=busy).subset(np.arange(20))
-    found, _ = found_in(dataset, batch_size=64, seconds=1)
-    assert (found.samples, found.batch_size) == (20, 20)
-    assert found.code.startswith("loader = tsds.DataLoader(dataset, batch_size=20")
 
 
 def test_the_code_to_paste(photos):

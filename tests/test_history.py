@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from tensorstore_ds.annex.training.history import EpochRecord, History, best_record, dump_record, parse_record
 from tensorstore_ds.errors import OptionError, OutputError
@@ -133,30 +133,6 @@ def test_a_line_an_epoch(tmp_path: Path) -> None:
     lines = path.read_text("utf-8").splitlines()
     assert [strict(line)["epoch"] for line in lines] == [1, 2, 3]
     assert load_history(path) == load_history(path.parent) == epochs(3)
-
-
-@given(st.lists(records, min_size=1, max_size=4, unique_by=lambda r: r.epoch))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_records_come_back(tmp_path: Path, given: list[EpochRecord]) -> None:
-    given = sorted(given, key=lambda r: r.epoch)
-    with History(tmp_path) as history:
-        for record in given:
-            history.add(record)
-    assert [dump_record(r) for r in load_history(tmp_path)] == [dump_record(r) for r in given]
-
-
-def test_lines_are_there_when_the_process_is_killed(tmp_path: Path) -> None:
-    code = (
-        "import os, signal, sys\n"
-        "from tensorstore_ds.annex.training.history import History\n"
-        "from tensorstore_ds.annex.training.history import EpochRecord\n"
-        "with History(sys.argv[1]) as history:\n"
-        "    for epoch in (1, 2):\n"
-        "        history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code, tmp_path]).returncode == -9
-    assert [record.epoch for record in load_history(tmp_path)] == [1, 2]
 
 
 def test_a_half_written_line_is_dropped_wherever_it_ends(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 from pathlib import Path
@@ -26,11 +25,10 @@ from tensorstore_ds.annex.measuring.measure_loading import (
     median,
     remade,
     run,
-    waiting_for_gil,
     warmed,
 )
 from tensorstore_ds.annex.measuring.measure_machine import measure_memory
-from tensorstore_ds.annex.measuring.verdicts import QUICKER, holds_gil
+from tensorstore_ds.annex.measuring.verdicts import holds_gil
 from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency
@@ -46,35 +44,6 @@ def path(tmp_path_factory):
 
 
 # --- the GIL ----------------------------------------------------------------------------------------------------
-
-
-def probed(work):
-    """How long one waits for the GIL while two threads do this, each on and on."""
-    stop = threading.Event()
-
-    def on_and_on():
-        while not stop.is_set():
-            work()
-
-    threads = [threading.Thread(target=on_and_on) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        slept, late = waiting_for_gil(lambda: time.sleep(0.3) or 7.0)
-        assert slept == 7
-        return late
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
-
-
-def test_the_gil_is_waited_for_when_threads_hold_it():
-    block = bytes(2**20)
-    held = probed(lambda: sum(range(10000)) and [i * i for i in range(20000)])
-    free = probed(lambda: hashlib.sha256(block))
-    assert held > free
-    assert holds_gil(TransformRun(60000.0, 1000.0, 1000.0, 2, gil_wait=held - free))
 
 
 @pytest.mark.parametrize(
@@ -191,22 +160,6 @@ def test_small_operations_beside_a_loader(monkeypatch):
     monkeypatch.setattr(module, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     assert disturbance(Loader, seconds=20) == pytest.approx(2.5)
     assert not working  # it is not left at work
-
-
-def python_only(sample):
-    """Holds the GIL for some milliseconds."""
-    total = 0
-    for number in range(60_000):
-        total += number * number
-    return sample
-
-
-@pytest.mark.quiet
-def test_a_transform_that_holds_the_gil_disturbs(path):
-    """Two threads that need the GIL all the time have it half of the time each."""
-    dataset = StoreDataset(path, transform=python_only)
-    found = (disturbance(lambda: loader_of(dataset, Settings(num_threads=1), 4), seconds=1.2) for _ in range(3))
-    assert any(each > QUICKER for each in found)  # what else runs may end within a measurement
 
 
 def test_a_loader_that_was_measured_beside_others_is_gone(path):

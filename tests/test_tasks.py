@@ -165,13 +165,6 @@ def test_what_is_absent_adds_nothing_to_a_blend() -> None:
     assert sums["labelled"] == 2 and LABELS.loss(outputs, torch.zeros(4, 3)) == 0
 
 
-def test_classification_of_blended_labels() -> None:
-    outputs, shares = torch.randn(5, 3), torch.rand(5, 3).softmax(1)
-    expected = functional.cross_entropy(outputs, shares, label_smoothing=0.1)
-    torch.testing.assert_close(LABELS.loss(outputs, shares, label_smoothing=0.1), expected)
-    assert LABELS.sums(outputs, shares)["correct"] == (outputs.argmax(1) == shares.argmax(1)).sum()
-
-
 @quick
 @given(batches())
 def test_accuracies_equal_scikit_learns_whatever_the_batches(drawn: Any) -> None:

@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
-from torchvision.models import vit_b_16
 from torchvision.models.vision_transformer import VisionTransformer
 
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
@@ -88,12 +87,6 @@ def test_it_computes_what_torchvisions_model_computes(options: ViTOptions) -> No
     theirs(batch).square().sum().backward()
     for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine.grad, other.grad, msg=name)
-
-
-def test_torchvisions_weights_fit_the_preset_base() -> None:
-    with torch.device("meta"):
-        ours, theirs = ViT(TrainOptions(model="base").vit((224, 224), 3), 1000), vit_b_16()
-    assert {n: w.shape for n, w in ours.state_dict().items()} == {n: w.shape for n, w in theirs.state_dict().items()}
 
 
 def test_it_begins_as_torchvisions_does() -> None:
@@ -240,12 +233,6 @@ def test_checkpointing_keeps_less_and_changes_no_gradient(dropout: float) -> Non
     assert all(gradient.any() for gradient in gradients)
     assert kept_less.count < kept.count / 3
     assert kept_less.nbytes < kept.nbytes / 3
-
-
-def test_checkpointing_keeps_the_input_of_each_block() -> None:
-    one, six = (step(shape(depth=depth), grad_checkpointing=True)[2] for depth in (1, 6))
-    assert six.count - one.count == 5
-    assert six.nbytes - one.nbytes == 5 * 3 * 17 * 24 * 4  # (3, 17, 24) float32 each
 
 
 def test_blocks_are_computed_again_in_training_only() -> None:
