@@ -124,6 +124,7 @@ def test_one_operation_gives_the_same(transform: torch.nn.Module) -> None:
     """As on a GPU, and where there are gradients."""
     batch = {"image": images(0, (20, 18), torch.float32)}
     expected = transform(batch, torch.arange(4), 0)["image"]
+    assert torch.equal(transform(batch["image"], torch.arange(4), 0), expected)  # without a dict
     found = transform({"image": batch["image"].clone().requires_grad_()}, torch.arange(4), 0)["image"]
     assert ((found - expected).abs() <= 1e-4).float().mean() > 0.99
 

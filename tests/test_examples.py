@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 
 import tensorstore_ds as tsds
 from mask_sources import write_folders
@@ -79,13 +79,19 @@ def test_classification_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
+def test_latents_are_stored_once_and_trained_on(example: Example, digits: Path, tmp_path: Path) -> None:
+    store = tmp_path / "some.tsds"
+    tsds.editing.sample_store(digits, store, 4)
+    lines = {example("latents.py", store, "--epochs", 3) for _ in range(2)}  # the second reads what the first stored
+    (found,) = (re.findall(r"0\.\d+", line) for line in lines)
+    assert float(found[1]) < float(found[0])
+    assert tsds.open(store)["test"]["latent"].shape[1:] == (4, 2, 2)
+
+
 @pytest.mark.slow
-def test_photographs_are_drawn_and_learned(example: Example, tmp_path: Path) -> None:
-    line = example("photographs.py", tmp_path / "photos", "--epochs", 1, "--size", 64)
-    assert line.endswith("on 40 photographs after 1 epochs") and 0 <= number(line, "accuracy") <= 1
-    dataset = tsds.StoreDataset(tmp_path / "photos.tsds", "train")
-    assert len(dataset) == 120 and len({tuple(shape) for shape in dataset.split.image_shapes.tolist()}) > 60
-    assert dataset.classes == ("blue", "green", "red")
+def test_a_vision_transformer_learns_digits(example: Example, digits: Path) -> None:
+    line = example("mnist_vit.py", digits, "--epochs", 12, "--batch-size", 50)
+    assert "of 100 after 12 epochs" in line and number(line, "accuracy") > 0.6
 
 
 @pytest.mark.slow
@@ -188,31 +194,47 @@ def test_accelerate_learns_digits(example: Example, digits: Path) -> None:
     assert number(line, "accuracy") > 0.8
 
 
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("name", ["ddp.py", "accelerate_loop.py"])
-def test_two_ranks_see_every_sample(name: str, digits: Path) -> None:
-    if name == "accelerate_loop.py":
-        pytest.importorskip("accelerate")
+def draw_photographs(folder: Path) -> None:
+    """160 JPEG files of differing sizes, a disc on any background in each: the color of the disc is the class."""
+    rng = np.random.default_rng(0)
+    for row in range(160):
+        width, height = (int(side) for side in rng.integers(60, 140, 2))
+        image = Image.new("RGB", (width, height), tuple(rng.integers(0, 160, 3).tolist()))
+        radius = int(min(width, height) * rng.uniform(0.25, 0.4))
+        name = ("blue", "green", "red")[row % 3]
+        ImageDraw.Draw(image).circle((width // 2, height // 2), radius, fill=name)
+        path = folder / ("test" if row % 4 == 3 else "train") / name / f"{row:04}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        image.save(path, quality=90)
+
+
+def two_ranks(name: str, *arguments: object) -> list[str]:
+    """The lines that an example printed that torchrun started in two processes."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "ACCELERATE_USE_CPU": "true"}
-    run = subprocess.run(
-        [*torchrun, str(EXAMPLES / name), str(digits), "--epochs", "6"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    command = [*torchrun, str(EXAMPLES / name), *map(str, arguments)]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert run.returncode == 0, run.stderr
-    (line,) = run.stdout.splitlines()
-    if name == "ddp.py":
-        assert "in epoch 6, 400 samples on 2 ranks; accuracy" in line and line.endswith("of 100")
-        assert number(line, "loss") < 1
-        right = number(line, "accuracy") * 100
-        assert right > 60 and right == pytest.approx(round(right))  # of each test sample once
-    else:
-        assert line.endswith("on 100 images after 6 epochs")
-        assert number(line, "accuracy") > 0.6  # half as many steps
+    return run.stdout.splitlines()
+
+
+@pytest.mark.slow
+def test_photographs_are_learned_by_two_ranks(tmp_path: Path) -> None:
+    draw_photographs(tmp_path / "photos")
+    tsds.convert(tmp_path / "photos", tmp_path / "photos.tsds")
+    options = ("--epochs", 6, "--batch-size", 8, "--size", 48)
+    *epochs, line = two_ranks("imagenet.py", tmp_path / "photos.tsds", *options)
+    assert [each[:8] for each in epochs] == [f"epoch {i + 1}:" for i in range(6)]
+    assert line.endswith("of 40 after 6 epochs") and number(line, "accuracy") > 0.6
+    assert number(line, "accuracy") * 40 == pytest.approx(round(number(line, "accuracy") * 40))  # each sample once
+
+
+@pytest.mark.slow
+def test_two_ranks_of_accelerate_see_every_sample(digits: Path) -> None:
+    pytest.importorskip("accelerate")
+    (line,) = two_ranks("accelerate_loop.py", digits, "--epochs", 6)
+    assert line.endswith("on 100 images after 6 epochs")
+    assert number(line, "accuracy") > 0.6  # half as many steps
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ NOT_RUN = {
     "docs/sources.md: pip install": "installs",
     "docs/sources.md: left out: not-read": "what a conversion has printed",
     "docs/resuming.md: torchrun --nproc-per-node 2 -m tsds_cli": "test_train_ranks.py starts two ranks",
-    "docs/resuming.md: torchrun --nproc-per-node 2 examples/ddp.py": "test_examples.py starts two ranks",
+    "docs/resuming.md: torchrun --nproc-per-node 2 examples/imagenet.py": "test_examples.py starts two ranks",
     "docs/resuming.md: torchrun --nnodes": "cluster/test_training.py does it in network namespaces",
     "docs/viewer.md: $ tsds view photos.tsds": "browser/test_viewer.py opens its page",
     "docs/viewer.md: widget = tsds.show": "test_widget.py and browser/test_widget.py show it",

@@ -64,7 +64,7 @@ class OfBatches(nn.Module):
                   becomes the size of the remaining part of the image. Padding stays zero.
 
                 or a tuple that begins with the images, or with `PaddedImages`, followed by labels, masks, objects, or a
-                dict of these.
+                dict of these; or a tensor of the images alone.
             rows: (B,) integers that identify the samples, such as their rows in the split. A tensor on a GPU
                 synchronizes. If None, parameters are from torch's global generator, as in torchvision.
             epoch: number of the epoch. Pass it with `rows`.
@@ -75,6 +75,8 @@ class OfBatches(nn.Module):
         Raises:
             ValueError: the batch has another form, or only one of `rows` and `epoch` was passed.
         """
+        if isinstance(batch, Tensor):
+            return self.transform_batch({"image": batch}, rows, epoch)["image"]
         if not isinstance(batch, tuple):
             return self.transform_batch(batch, rows, epoch)
         image, *others = batch or (None,)
