@@ -305,33 +305,18 @@ def encoded_source(
 def restarts(positions: Sequence[int] | None = None, first: bytes = JPEG_RESTART) -> Store:
     """Two JPEG files, one with a restart marker behind its first 8 x 8 pixels; the places of the markers are stored."""
     places = [first.index(b"\xff\xd0") + 2] if positions is None else positions
-    files = [first, JPEG_8X8]
-    arrays = image_table(files, [(8, 16, 1), (8, 8, 1)])
-    arrays |= {
-        "image/restarts/offsets": np.array([0, len(places), len(places)]),
-        "image/restarts/items": np.array(places, np.uint32),
-    }
-    field = encoded_image("jpeg", 1024)
-    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
-    return Store({"image": field}, {"train": [Shard(2, arrays)]})
+    arrays = image_table([first, JPEG_8X8], [(8, 16, 1), (8, 8, 1)]) | lists("restarts", [len(places), 0], places)
+    return Store({"image": encoded_image("jpeg", 1024, "restarts")}, {"train": [Shard(2, arrays)]})
 
 
 def entries(of_first: Sequence[tuple[int, ...]] = ENTRIES_COLOR) -> Store:
     """Source files: two JPEG files with entries, one with restart markers, which has none, and a PNG file."""
     files = [JPEG_COLOR, JPEG_GRAY, JPEG_RESTART, png(pattern((3, 5), "uint8"))]
-    every = [*of_first, *ENTRIES_GRAY]
-    ends = [0, len(of_first), len(every), len(every), len(every)]
+    every = [packed(*each) for each in (*of_first, *ENTRIES_GRAY)]
     arrays = image_table(files, [(24, 72, 3), (16, 40, 1), (8, 16, 1), (3, 5, 1)])
-    arrays |= {
-        "image/restarts/offsets": np.array([0, 0, 0, 1, 1]),
-        "image/restarts/items": np.array([JPEG_RESTART.index(b"\xff\xd0") + 2], np.uint32),
-        "image/entries/offsets": np.array(ends),
-        "image/entries/items": np.array([packed(*each) for each in every], np.uint32).reshape(-1, 3),
-    }
-    field = encoded_image("source", 2048)
-    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
-    field["per_row"]["entries"] = {"dtype": "uint32", "shape": [3], "ragged": True}
-    return Store({"image": field}, {"train": [Shard(4, arrays)]})
+    arrays |= lists("restarts", [0, 0, 1, 0], [JPEG_RESTART.index(b"\xff\xd0") + 2])
+    arrays |= lists("entries", [len(of_first), len(ENTRIES_GRAY), 0, 0], every)
+    return Store({"image": encoded_image("source", 2048, "restarts", "entries")}, {"train": [Shard(4, arrays)]})
 
 
 def packed(position: int, first: int, second: int, third: int, unused: int = 0) -> tuple[int, int, int]:
@@ -361,22 +346,15 @@ def row_checksums(wrong: int = 0) -> Store:
     files = [JPEG_16X8, JPEG_8X8]
     arrays = image_table(files, [(8, 16, 1), (8, 8, 1)])
     arrays["image/crc32c"] = np.array([crc32c(file) ^ wrong for file in files], np.uint32)
-    field = encoded_image("jpeg", 1024)
-    field["per_row"]["crc32c"] = {"dtype": "uint32", "shape": []}
-    return Store({"image": field}, {"train": [Shard(2, arrays)]})
+    return Store({"image": encoded_image("jpeg", 1024, "crc32c")}, {"train": [Shard(2, arrays)]})
 
 
 def encoded_smart(third: bytes = b"P6\n2 3\n255\n" + bytes(range(18))) -> Store:
     """A JPEG file, a PGM file of 5 x 3 pixels and a PPM file of 2 x 3, width x height."""
     files = [JPEG_RESTART, b"P5\n5 3\n255\n" + bytes(range(100, 115)), third]
     arrays = image_table(files, [(8, 16, 1), (3, 5, 1), (3, 2, 3)])
-    arrays |= {
-        "image/restarts/offsets": np.array([0, 1, 1, 1]),
-        "image/restarts/items": np.array([JPEG_RESTART.index(b"\xff\xd0") + 2], np.uint32),
-    }
-    field = encoded_image("smart", 1024)
-    field["per_row"]["restarts"] = {"dtype": "uint32", "shape": [], "ragged": True}
-    return Store({"image": field}, {"train": [Shard(3, arrays)]})
+    arrays |= lists("restarts", [1, 0, 0], [JPEG_RESTART.index(b"\xff\xd0") + 2])
+    return Store({"image": encoded_image("smart", 1024, "restarts")}, {"train": [Shard(3, arrays)]})
 
 
 def raw_sizes(
@@ -622,10 +600,17 @@ KEY: Json = {"kind": "key", "values": BYTES}
 SIZE: Json = {"kind": "size", "dtype": "int32", "shape": [2]}
 
 
-def encoded_image(encoding: str, max_pixels: int) -> Json:
-    """A field of images kept as files of at most so many pixels."""
+PER_ROW: Mapping[str, Json] = {
+    "restarts": {"dtype": "uint32", "shape": [], "ragged": True},
+    "entries": {"dtype": "uint32", "shape": [3], "ragged": True},
+    "crc32c": {"dtype": "uint32", "shape": []},
+}
+
+
+def encoded_image(encoding: str, max_pixels: int, *more: str) -> Json:
+    """A field of images kept as files of at most so many pixels, with more arrays per row."""
     values = {"bytes": {**BYTES["bytes"], "layout": "memmap"}}
-    per_row = {"shape": {"dtype": "int32", "shape": [3]}}
+    per_row = {"shape": {"dtype": "int32", "shape": [3]}, **{name: dict(PER_ROW[name]) for name in more}}
     return {"kind": "image", "encoding": encoding, "values": values, "per_row": per_row, "max_pixels": max_pixels}
 
 
@@ -675,6 +660,12 @@ def bytes_table(name: str, items: Sequence[bytes]) -> dict[str, Array]:
 def image_table(files: Sequence[bytes], shapes: Sequence[tuple[int, int, int]]) -> dict[str, Array]:
     """The arrays of images that are kept as files."""
     return {**bytes_table("image", files), "image/shape": np.array(shapes, np.int32).reshape(-1, 3)}
+
+
+def lists(name: str, counts: Sequence[int], items: Sequence[Any]) -> dict[str, Array]:
+    """The arrays of a list of numbers for each image file."""
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    return {f"image/{name}/offsets": offsets, f"image/{name}/items": np.array(items, np.uint32)}
 
 
 def text_table(name: str, items: Sequence[str]) -> dict[str, Array]:
