@@ -25,8 +25,13 @@ def jpeg(pixels, mode=None, **options):
     return buffer.getvalue()
 
 
-def oriented(pixels, orientation, **options):
-    """A JPEG file that is to be shown turned."""
+def exif_of(orientation):
     exif = Image.Exif()
     exif[0x0112] = orientation
+    return exif
+
+
+def oriented(pixels, orientation, **options):
+    """A JPEG file that is to be shown turned."""
+    exif = exif_of(orientation)
     return jpeg(pixels, exif=exif, **options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
 import struct
@@ -273,6 +274,14 @@ def converted(source: Any, **options: Any) -> tuple[tsds.Store, tsds.conversion.
     summary = tsds.convert(source, out, tsds.ConvertOptions(**{"workers": 0, **options}))
     assert tsds.verify(out) == []
     return tsds.open(out), summary
+
+
+@contextlib.contextmanager
+def refusing(reason: str, match: str | None = None) -> Iterator[None]:
+    """What is done within is refused for this reason, in one line."""
+    with pytest.raises(SourceError, match=match) as caught:
+        yield
+    assert caught.value.reason == reason and "\n" not in str(caught.value)
 
 
 def bad(source: Source, split: str, reference: Any) -> str:

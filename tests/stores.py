@@ -121,11 +121,6 @@ def contents(store: Path, *differing: str) -> dict[str, bytes]:
     return files
 
 
-def snapshot(folder: Path) -> dict[str, bytes]:
-    """The bytes of every file by its path."""
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 def interrupted(source: Any, out: Path, after: int, options: ConvertOptions) -> None:
     """Convert until `after` samples are done, then stop as Ctrl-C does."""
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import VALID, class_folders, tsds as command, voc
-from stores import smart_store, snapshot
+from stores import files_of, smart_store
 from tensorstore_ds.annex.editing import in_place
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError
 
@@ -273,11 +273,11 @@ def test_lines_of_an_append_that_was_killed_do_not_count(tmp_path: Path, had_som
     source, path = photos(tmp_path / "src", 2), tmp_path / "s.tsds"
     (source / "cat" / "zero.png").write_bytes(b"none" if had_some else (source / "cat" / "000.png").read_bytes())
     convert(source, path, on_error="skip")
-    before, root = snapshot(path), (path / "zarr.json").read_bytes()
+    before, root = files_of(path), (path / "zarr.json").read_bytes()
     (source / "cat" / "bad.png").write_bytes(b"none")
     photos(source, 1, start=5)
     tsds.append(path, source, workers=0, on_error="skip")
-    whole = snapshot(path)
+    whole = files_of(path)
     (path / "zarr.json").write_bytes(root)
     shutil.rmtree(path / "train" / "00001")
     assert {problem.reason for problem in tsds.verify(path)} == (set() if had_some else {"unlisted-file"})
@@ -285,8 +285,8 @@ def test_lines_of_an_append_that_was_killed_do_not_count(tmp_path: Path, had_som
         tsds.pack(path, tmp_path / "s.tsds.zip")
         assert tsds.verify(tmp_path / "s.tsds.zip") == []
     in_place.remove_leftovers(tsds.open(path))
-    assert snapshot(path) == before
+    assert files_of(path) == before
     tsds.append(path, source, workers=0, on_error="skip")
-    assert {name: data for name, data in snapshot(path).items() if name != "zarr.json"} == {
+    assert {name: data for name, data in files_of(path).items() if name != "zarr.json"} == {
         name: data for name, data in whole.items() if name != "zarr.json"
     }

@@ -15,7 +15,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders
-from stores import no_room, snapshot
+from stores import files_of, no_room
 from tensorstore_ds.annex.editing import in_place
 from tensorstore_ds.annex.editing.rows import ShardRows
 from tensorstore_ds.durable import lock
@@ -91,14 +91,14 @@ def test_readers_see_what_they_opened(store: Path, source: Path, name: str) -> N
 @pytest.mark.parametrize("name", [*CHANGES, "annotate"])
 def test_one_process_at_a_time(store: Path, source: Path, name: str) -> None:
     call = {**CHANGES, "annotate": lambda path, _: tsds.annotate(path, citation="me")}[name]
-    before, descriptor = snapshot(store), os.open(store, os.O_RDONLY)
+    before, descriptor = files_of(store), os.open(store, os.O_RDONLY)
     try:
         assert lock(descriptor)
         with pytest.raises(ConversionError, match="another process changes this store now"):
             call(store, source)
     finally:
         os.close(descriptor)
-    assert snapshot(store) == before
+    assert files_of(store) == before
     call(store, source)
 
 
@@ -106,7 +106,7 @@ def test_one_process_at_a_time(store: Path, source: Path, name: str) -> None:
 def test_a_full_disk_leaves_the_store_as_it_was(
     store: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before = snapshot(store)
+    before = files_of(store)
     for place, function in ((ShardRows, "write"), (in_place, "write_file"), (in_place, "change_root")):
         with (
             monkeypatch.context() as patch,
@@ -114,7 +114,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(
         ):
             patch.setattr(place, function, no_room)
             CHANGES[name](store, source)
-        assert snapshot(store) == before
+        assert files_of(store) == before
     CHANGES[name](store, source)
     assert tsds.verify(store) == []
 
@@ -125,12 +125,12 @@ def test_a_damaged_shard_gets_no_new_checksums(store: Path, source: Path, name: 
     (data,) = (each for each in (store / shard_path("train", 0) / "image/c").rglob("*") if each.is_file())
     whole = data.read_bytes()
     data.write_bytes(bytes([whole[0], whole[1] ^ 1]) + whole[2:])
-    lost, before = (source / "cat/0.png").read_bytes(), snapshot(store)
+    lost, before = (source / "cat/0.png").read_bytes(), files_of(store)
     (source / "cat/0.png").unlink()
     for _ in range(2):
         with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums") as caught:
             CHANGES[name](store, source)
-        assert caught.value.reason == "checksum" and snapshot(store) == before
+        assert caught.value.reason == "checksum" and files_of(store) == before
         (source / "cat/0.png").write_bytes(lost)  # the stored value differs from the source
     data.write_bytes(whole)
     CHANGES[name](store, source)

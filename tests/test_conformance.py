@@ -1,15 +1,18 @@
-"""The reader and the verifier against the conformance stores, with zarr-python and TensorStore beside them."""
+"""The reader, the verifier and the checker of readers on the conformance stores, beside zarr-python and TensorStore."""
 
 from __future__ import annotations
 
 import ast
 import importlib
 import json
+import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -148,15 +151,10 @@ def test_the_page_of_bytes_shows_the_smallest_store() -> None:
 
 
 @pytest.mark.parametrize("path", VALID)
-def test_a_valid_store_opens_and_verifies(path: str) -> None:
-    touch(CONFORMANCE / path)
-    assert tsds.verify(CONFORMANCE / path) == []
-
-
-@pytest.mark.parametrize("path", VALID)
-def test_our_reader_reads_what_was_written(path: str, stores: Mapping[str, Any]) -> None:
+def test_our_reader_reads_what_was_written_and_verifies_it(path: str, stores: Mapping[str, Any]) -> None:
     expected = stores[Path(path).stem]
     found = touch(CONFORMANCE / path)
+    assert tsds.verify(CONFORMANCE / path) == []
     for split, shards in expected.splits.items():
         for name in shards[0].arrays if shards else ():
             parts = [shard.arrays[name] for shard in shards]
@@ -181,14 +179,6 @@ def test_zarr_tensorstore_and_memmap_read_the_same(path: str, stores: Mapping[st
                 if store.layout_of(name) == "memmap" and len(expected):
                     file = root / place / "/".join("c" + "0" * expected.ndim)
                     assert_same(np.memmap(file, expected.dtype, "r", shape=expected.shape), expected)
-
-
-def test_the_layouts_hold_the_same() -> None:
-    for name in ("detection", "chunks"):
-        memmap, compressed = touch(CONFORMANCE / f"valid/{name}.tsds"), touch(CONFORMANCE / f"valid/zarr-{name}.tsds")
-        assert memmap.keys() == compressed.keys()
-        for path, array in memmap.items():
-            assert_same(compressed[path], array)
 
 
 # --- invalid ----------------------------------------------------------------------------------------------------
@@ -269,3 +259,91 @@ def test_the_table_of_readers_is_of_these_cases() -> None:
     row = next(line for line in table.splitlines() if line.startswith("| tensorstore-ds |"))
     counts = [len(VALID), *(len(invalid(stage)) for stage in ("open", "map", "verify", "decode"))]
     assert row.split(" | ")[2:] == [*(f"{n} of {n}" for n in counts[:-1]), f"{counts[-1]} of {counts[-1]} |"]
+
+
+# --- the checker of readers --------------------------------------------------------------------------------------
+
+CHECKER, READERS = CONFORMANCE / "check_reader.py", CONFORMANCE / "readers"
+MINIMAL = next(case for case in CASES if case["path"] == "valid/minimal.tsds")
+SHORT = next(case for case in CASES if case["path"] == "invalid/file-size--short.tsds")
+
+
+def checked(*arguments: object) -> subprocess.CompletedProcess[str]:
+    words = [sys.executable, CHECKER, *map(str, arguments)]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def judged(case: dict[str, Any], answer: str, *, status: int = 0) -> str | None:
+    """What the checker says of a reader that prints `answer` and ends with `status`."""
+    code = "import sys; print(sys.argv[1]); sys.exit(int(sys.argv[2]))"
+    command = [sys.executable, "-c", code, answer, str(status)]
+    found: str | None = runpy.run_path(str(CHECKER))["problem"](case, command, "map")
+    return found
+
+
+def test_right_answers() -> None:
+    assert judged(MINIMAL, json.dumps({"arrays": MINIMAL["arrays"]})) is None
+    assert judged(SHORT, '{"reason": "file-size"}', status=3) is None
+
+
+@pytest.mark.parametrize(
+    ("case", "answer", "status", "message"),
+    [
+        (MINIMAL, '{"arrays": {}}', 0, "train/00000/image missing"),
+        (
+            MINIMAL,
+            '{"arrays": {"train/00000/image": {"dtype": "int8"}}}',
+            0,
+            'train/00000/image: expected {"dtype": "uint8"',
+        ),
+        (MINIMAL, json.dumps({"arrays": {**MINIMAL["arrays"], "x": {}}}), 0, "x unexpected"),
+        (MINIMAL, "{}", 0, "no member arrays"),
+        (MINIMAL, '{"reason": "manifest"}', 1, "refused: manifest"),
+        (MINIMAL, "no JSON", 0, "status 0, no JSON object on stdout: nothing on stderr"),
+        (SHORT, '{"arrays": {}}', 0, "accepted, expected file-size: "),
+        (SHORT, '{"reason": "manifest"}', 1, "refused with manifest, expected file-size: "),
+        (SHORT, "[]", 1, "status 1, no JSON object"),
+    ],
+)
+def test_wrong_answers(case: dict[str, Any], answer: str, status: int, message: str) -> None:
+    assert str(judged(case, answer, status=status)).startswith(message)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_a_reader_that_is_killed_has_refused_nothing() -> None:
+    command = [sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
+    assert runpy.run_path(str(CHECKER))["problem"](SHORT, command, "map") == "ended by signal 11"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "stages"),
+    [("--jobs=2", ["verify"]), ("--decode", ["decode", "verify"]), ("--no-verify", []), ("--valid-only", None)],
+)
+def test_the_stages_that_are_tried(option: str, stages: list[str] | None) -> None:
+    table = checked(option, sys.executable, "-S", "-E", "-c", "print('{}')").stdout.splitlines()
+    found = sorted(line.split()[1] for line in table if line.startswith("invalid, "))
+    assert found == ([] if stages is None else sorted(["map", "open", *stages]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reader", ["tensorstore_ds_python", "zarr_python", "tensorstore_python"])
+def test_a_reader_answers_right(reader: str, eighth: slice) -> None:
+    """All cases nightly, elsewhere one in eight: test_conformance.py has all of them in one process."""
+    problem, of_zarr = runpy.run_path(str(CHECKER))["problem"], reader != "tensorstore_ds_python"
+    command = [sys.executable, str(READERS / f"{reader}.py")]
+    cases = [case for case in CASES if case["valid"] or not (of_zarr or case["stage"] == "decode")]
+    assert len(cases) > 30
+    stages = [(case, "map" if of_zarr else case.get("stage", "verify")) for case in cases[eighth]]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        answers = list(pool.map(lambda each: problem(each[0], command, each[1], of_zarr=of_zarr), stages))
+    assert [(case["path"], wrong) for (case, _), wrong in zip(stages, answers, strict=True) if wrong] == []
+
+
+@pytest.mark.slow
+def test_a_reader_that_accepts_everything_fails() -> None:
+    done = checked("--no-verify", "--jobs", 2, sys.executable, "-S", "-c", "print('{}')")
+    counts = {line[:16].strip(): line.split()[-2:] for line in done.stdout.splitlines()[-5:]}
+    assert done.returncode == 1
+    assert counts["invalid, map"][1] == counts["valid"][1] == "0"
+    assert "invalid, verify" not in counts

@@ -14,7 +14,6 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import write
-from small_stores import tsds as command
 from tensorstore_ds.annex.openers import tiff
 from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, SourceError
@@ -289,12 +288,3 @@ def test_options_that_cannot_be(tmp_path: Path, options: dict[str, Any], message
 def test_a_stream_is_not_cut(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="`tiles`: expected a folder, a file or a list, found a stream"):
         tsds.convert(iter(annotated(1)), tmp_path / "o.tsds", cut=ImageTiles(64), classes=tuple("pqrs"))
-
-
-def test_the_command(tmp_path: Path) -> None:
-    source = labelled(tmp_path / "s", shapes([1, 1, 6, 6]), shapes([2, 2, 9, 7]))
-    flags = ["--tiles", "32x48", "--overlap", "0", "--min-visibility", "0.1", "--empty-tiles", "0", "--workers", 0]
-    done = command("convert", source, tmp_path / "o.tsds", *flags)
-    assert done.exit_code == 0, done.output
-    split = tsds.open(tmp_path / "o.tsds")["train"]
-    assert [split.key(row) for row in range(len(split))] == ["0.png#00000,00000", "1.png#00000,00000"]

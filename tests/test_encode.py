@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
+from jpeg_files import exif_of
+from labelling_files import refusing
 from stores import png_bytes
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
@@ -25,12 +26,6 @@ def saved(image, format="PNG", **options):
     buffer = io.BytesIO()
     image.save(buffer, format, **options)
     return buffer.getvalue()
-
-
-def exif_with(orientation):
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
 
 
 @pytest.mark.parametrize(
@@ -74,9 +69,8 @@ def test_16_bit_color_is_refused_rather_than_halved():
 
     header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
-    with pytest.raises(SourceError, match=r"16-bit color.*\.npy") as caught:
+    with refusing("unsupported-depth", r"16-bit color.*\.npy"):
         decode_image(png)
-    assert caught.value.reason == "unsupported-depth"
 
 
 def test_alpha_is_dropped_or_kept_as_asked():
@@ -110,21 +104,20 @@ def test_orientation_is_applied(orientation, format):
         8: np.rot90(RGB),
     }[orientation]
     options = {"quality": 100, "subsampling": 0} if format == "JPEG" else {}
-    data = saved(Image.fromarray(RGB), format, exif=exif_with(orientation), **options)
+    data = saved(Image.fromarray(RGB), format, exif=exif_of(orientation), **options)
     pixels = decode_image(data)
     np.testing.assert_allclose(pixels.astype(int), shown, atol=4 if format == "JPEG" else 0)
     assert oriented_size(open_image(data)) == shown.shape[:2]
 
 
 def test_orientation_comes_before_boxes():
-    data = saved(Image.fromarray(RGB), "PNG", exif=exif_with(6))  # 9x7 is shown as 7x9
+    data = saved(Image.fromarray(RGB), "PNG", exif=exif_of(6))  # 9x7 is shown as 7x9
     objects = {"boxes": np.array([[6.0, 1, 9, 5]])}  # inside of the shown image only
     encoded = encode_sample(Sample("k", data, objects=objects, annotated_size=(7, 9)), ImageOptions())
     assert encoded.size == (7, 9)
     assert encoded.objects["boxes"].tolist() == [[6, 1, 9, 5]]
-    with pytest.raises(SourceError, match="annotation is for an image of 9x7") as caught:
+    with refusing("size-mismatch", "annotation is for an image of 9x7"):
         encode_sample(Sample("k", data, objects=objects, annotated_size=(9, 7)), ImageOptions())
-    assert caught.value.reason == "size-mismatch"
 
 
 @pytest.mark.parametrize("format", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP"])
@@ -141,9 +134,8 @@ def test_text_is_not_an_image():
         decode_image(b"these are the notes of last week", key="notes.jpg")
     assert caught.value.reason == "not-an-image"
     assert str(caught.value) == "notes.jpg: expected an image file, found something else."
-    with pytest.raises(SourceError, match=r"notes\.jpg: expected an image file, found an empty file\.") as caught:
+    with refusing("not-an-image", r"notes\.jpg: expected an image file, found an empty file\."):
         decode_image(b"", key="notes.jpg")
-    assert caught.value.reason == "not-an-image"
 
 
 def test_a_decompression_bomb_is_refused_from_its_header():
@@ -156,21 +148,6 @@ def test_a_decompression_bomb_is_refused_from_its_header():
         decode_image(png_bytes(RGB), max_pixels=62)
 
 
-@settings(max_examples=150)
-@given(st.data())
-def test_a_damaged_file_decodes_or_is_a_source_error(data):
-    format = data.draw(st.sampled_from(["JPEG", "PNG", "GIF", "TIFF", "WEBP", "BMP"]))
-    content = bytearray(saved(Image.fromarray(RGB), format))
-    for _ in range(data.draw(st.integers(1, 4))):
-        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
-    try:
-        pixels = decode_image(bytes(content), max_pixels=10_000)
-    except SourceError as error:
-        assert "\n" not in str(error)
-    else:
-        assert pixels.ndim == 3
-
-
 def test_arrays():
     assert decode_image(np.zeros((4, 5), bool)).dtype == np.uint8
     big_endian = np.arange(20, dtype=">u2").reshape(4, 5)
@@ -180,12 +157,6 @@ def test_arrays():
     for bad in (np.zeros(3), np.zeros((0, 4, 3)), np.zeros((2, 2), complex)):
         with pytest.raises(SourceError):
             decode_image(bad)
-
-
-def test_jpeg_encoding_is_pillows():
-    encoded = encode_sample(Sample("k", png_bytes(RGB)), ImageOptions(encoding=tsds.Jpeg(80)))
-    plain = saved(Image.fromarray(RGB), "JPEG", quality=80)  # has other Huffman tables, and no markers
-    np.testing.assert_array_equal(decode_image(encoded.image), decode_image(plain))
 
 
 def test_source_encoding_keeps_every_byte():
@@ -236,18 +207,6 @@ def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
     assert np.percentile(difference, 99) < 12
 
 
-def test_chroma_is_kept_where_it_is_asked_for():
-    sample = Sample("k", drawn(64, 64))
-    layers = {
-        each: Image.open(
-            io.BytesIO(encode_sample(sample, ImageOptions(encoding=tsds.Jpeg(subsampling=each))).image)
-        ).layer
-        for each in ("4:2:0", "4:4:4")
-    }
-    assert [layer[1:3] for layer in layers["4:2:0"]] == [(2, 2), (1, 1), (1, 1)]
-    assert [layer[1:3] for layer in layers["4:4:4"]] == [(1, 1), (1, 1), (1, 1)]
-
-
 @pytest.mark.filterwarnings("ignore:deprecated")
 @pytest.mark.parametrize(
     ("options", "message"),
@@ -276,7 +235,7 @@ def test_what_a_check_decodes():
         encoded = encode_sample(Sample("k", data), ImageOptions(encoding=tsds.conversion.SourceFiles(check=check)))
         assert (encoded.image, encoded.shape, encoded.size) == (data, (90, 130, 3), (90, 130))
         assert encoded.sums is not None and encoded.sums().count == pixels
-    turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_with(6))
+    turned = saved(Image.fromarray(drawn(90, 130)), "JPEG", exif=exif_of(6))
     assert encode_sample(Sample("k", turned), ImageOptions(encoding="source")).shape == (130, 90, 3)
     assert encode_sample(
         Sample("k", turned), ImageOptions(encoding=tsds.conversion.SourceFiles(check="headers"))

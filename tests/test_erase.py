@@ -20,7 +20,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import class_folders, voc
-from stores import snapshot
+from stores import files_of
 from tensorstore_ds.annex.editing import in_place
 from tensorstore_ds.annex.editing.mentions import Mentions, problems_of
 from tensorstore_ds.annex.editing.rows import ShardRows
@@ -525,7 +525,7 @@ def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era
         tsds.update(first, tmp_path / "voc", workers=0, on_error="skip")
     whole = shutil.copytree(first, tmp_path / "whole.tsds")
     tsds.erase(whole, keys=keys)
-    expected, old, new = snapshot(whole), values(tsds.open(first)), values(tsds.open(whole))
+    expected, old, new = files_of(whole), values(tsds.open(first)), values(tsds.open(whole))
     completed = 0
     for step in range(1000):
         path = shutil.copytree(first, tmp_path / f"{step}.tsds")
@@ -537,11 +537,11 @@ def test_killed_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, era
         try:
             summary = tsds.erase(path, keys=keys)
         except OptionError:  # nothing was left to do
-            assert found == new and snapshot(path) == expected
+            assert found == new and files_of(path) == expected
             continue
         assert summary.completed == (found == new)
         completed += summary.completed
-        assert snapshot(path) == expected
+        assert files_of(path) == expected
         assert tsds.verify(path) == []
     assert step > 10 and completed > 2
 
@@ -607,7 +607,7 @@ def test_files_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.Monkey
 
 def test_what_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "s.tsds", {split: range(count) for split, count in ROWS.items()}).path
-    before = snapshot(path)
+    before = files_of(path)
     cases: list[tuple[dict[str, Any], str]] = [
         ({}, "expected one of `where`, `rows` and `keys`"),
         ({"where": "label == 'cat'", "keys": ["a"]}, "expected one of `where`, `rows` and `keys`"),
@@ -628,7 +628,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(OptionError) as caught:
             tsds.erase(path, **chosen)
         assert message in str(caught.value) and "\n" not in str(caught.value)
-    assert snapshot(path) == before
+    assert files_of(path) == before
 
 
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
@@ -639,10 +639,10 @@ def test_a_damaged_shard_is_not_written_with_new_checksums(tmp_path: Path, layou
     changed = bytearray(data.read_bytes())
     changed[7] ^= 1
     data.write_bytes(changed)
-    before = snapshot(path)
+    before = files_of(path)
     with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums") as caught:
         tsds.erase(path, rows={"train": [0]})
-    assert caught.value.reason == "checksum" and snapshot(path) == before
+    assert caught.value.reason == "checksum" and files_of(path) == before
     if layout == "memmap":
         tsds.erase(path, rows={"train": [9]})  # of other shards
         tsds.erase(path, rows={"train": [*range(count)]})  # nothing of it is copied

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from jpeg_files import drawn, jpeg
+from jpeg_files import drawn, exif_of, jpeg
 from tensorstore_ds import native
 from tensorstore_ds.imaging import jpeg as imaging_jpeg
 from tensorstore_ds.imaging.jpeg import (
@@ -237,8 +237,7 @@ def test_a_header_says_what_a_file_is():
     found = read_header(jpeg(drawn(30, 50)))
     assert (found.height, found.width, found.components, found.has_metadata, found.scan) == (30, 50, 3, False, None)
     assert read_header(jpeg(drawn(30, 50, 1))).components == 1
-    exif = Image.Exif()
-    exif[0x0112] = 6
+    exif = exif_of(6)
     assert read_header(jpeg(drawn(3, 5), exif=exif)).has_metadata
     progressive = read_header(jpeg(drawn(30, 50), progressive=True))
     assert (progressive.height, progressive.width, progressive.scan) == (30, 50, None)
@@ -384,8 +383,7 @@ def fuzz(count, seed):
             [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
         )
     ]
-    exif = Image.Exif()
-    exif[0x0112] = 3
+    exif = exif_of(3)
     files.append(jpeg(drawn(48, 48), restart_marker_rows=1, exif=exif))
     for i in range(count):
         top, left = (int(n) for n in rng.integers(0, 40, 2))
@@ -403,11 +401,6 @@ def test_a_scan_header_of_no_bytes_is_no_crash():
 
 def test_mutated_files_give_an_error_or_the_right_pixels():
     fuzz(3000, seed=0)
-
-
-@pytest.mark.slow
-def test_many_mutated_files_give_an_error_or_the_right_pixels():
-    fuzz(40_000, seed=1)
 
 
 @pytest.mark.parametrize("first", [0, 3])
@@ -445,14 +438,6 @@ class OneFile:
 
     def __getitem__(self, name):
         return self.values[name]
-
-
-def test_bytes_behind_a_single_interval_do_no_harm():
-    data = encode_jpeg(drawn(16, 64), 90)
-    header = read_header(data)
-    assert header.interval and not len(find_restarts(data))
-    more = data[:-2] + b"\0\0\0" + data[-2:]
-    np.testing.assert_array_equal(decode_jpeg(more, read_header(more), channels=3), pillow(data))
 
 
 def test_an_interval_is_the_largest_part_of_a_line_up_to_64_pixels():
@@ -534,8 +519,7 @@ def test_warnings_that_lose_no_pixel_are_harmless_everywhere(tmp_path, options, 
     """Conversion, the stored file and the loader give the pixels that Pillow and torchvision give."""
     torchvision = pytest.importorskip("torchvision")
     torch = pytest.importorskip("torch")
-    exif = Image.Exif()
-    exif[0x0112] = orientation
+    exif = exif_of(orientation)
     files = list(harmless(jpeg(drawn(50, 70), **options)))
     (tmp_path / "f").mkdir()
     for i, (_, data) in enumerate(files):

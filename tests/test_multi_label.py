@@ -14,7 +14,6 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image
-from sklearn import metrics as sklearn_metrics
 
 import tensorstore_ds as tsds
 from small_stores import tsds as command
@@ -62,14 +61,6 @@ def test_names_and_numbers_give_the_same_rows(tmp_path: Path) -> None:
             "unknown": (expected == -1).sum(axis=0).tolist(),
         }
         assert tsds.verify(tmp_path / f"{i}.tsds") == []
-
-
-def test_the_class_names_of_a_data_set_are_taken(tmp_path: Path) -> None:
-    class Tagged(list[Any]):
-        classes = CLASSES
-
-    tsds.convert(Tagged([{"image": image(0), "labels": [0, 1, 1]}]), tmp_path / "a.tsds")
-    assert tsds.open(tmp_path / "a.tsds")["train"].fields["labels"].classes == CLASSES
 
 
 @pytest.mark.parametrize(
@@ -287,57 +278,6 @@ def test_mixed_labels_are_those_of_both_images_by_their_shares(mixing: Any) -> N
     untouched = [i for i in range(16) if (images[i] == i).all()]
     assert untouched
     np.testing.assert_array_equal(found[untouched].numpy(), labels[untouched].numpy())
-
-
-# --- training ----------------------------------------------------------------------------------------------------
-
-
-def patches(path: Path, count: int = 160) -> Path:
-    """Images with a bright patch in a corner of its own for each class that applies; some labels are not known."""
-    rng = np.random.default_rng(5)
-    with tsds.Writer(path, classes=CLASSES) as writer:
-        for i in range(count):
-            row = rng.integers(0, 2, 3)
-            pixels = rng.integers(0, 60, (16, 16, 1), dtype=np.uint8)
-            for number, (y, x) in enumerate(((0, 0), (0, 8), (8, 0))):
-                pixels[y : y + 8, x : x + 8] += np.uint8(150 * row[number])
-            row[rng.random(3) < 0.1] = -1
-            writer.append("train" if i < count * 3 // 4 else "val", {"image": pixels, "labels": row})
-    return path
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("options", [{}, {"mix": "mixup"}, {"balance": "repeat"}, {"balance": "inverse"}], ids=str)
-def test_training_and_predicting(tmp_path: Path, options: dict[str, Any]) -> None:
-    path = patches(tmp_path / "a.tsds")
-    store = tsds.open(path)
-    assert tsds.training.task_of(store["train"]).name == "multilabel"
-    report = tsds.train(
-        path, out=tmp_path / "run", model="seed", image_size=16, patch_size=4, epochs=12, batch_size=24,
-        learning_rate=3e-3, augment="none", device="cpu", torch_threads=1, **options,
-    )  # fmt: skip
-    assert report is not None and (report.task, report.metric) == ("multilabel", "map")
-    assert report.best["map"] > 0.85
-    assert [each["class"] for each in report.classes] == list(CLASSES)
-    assert report.best["map"] == pytest.approx(np.mean([each["ap"] for each in report.classes]), abs=1e-6)
-    checkpoint = tmp_path / "run" / "best.pt"
-    tsds.training.add_predictions(checkpoint, path, device="cpu")
-    split = tsds.open(path)["val"]
-    probabilities, truth = np.asarray(split["probabilities"]), np.asarray(split["labels"])
-    precisions = [
-        sklearn_metrics.average_precision_score(truth[known, i] == 1, probabilities[known, i])
-        for i in range(3)
-        if (known := truth[:, i] >= 0).any()
-    ]
-    assert report.best["map"] == pytest.approx(np.mean(precisions), abs=1e-3)
-    known = truth >= 0
-    by_hand = np.where(truth == 1, -np.log(probabilities), -np.log1p(-probabilities))
-    expected = np.where(known, by_hand, 0).sum(axis=1) / np.maximum(1, known.sum(axis=1))
-    some = known.any(axis=1)
-    np.testing.assert_allclose(split["loss"][:][some], expected[some], rtol=1e-3, atol=1e-4)
-    assert np.isnan(split["loss"][:][~some]).all()
 
 
 # --- all that shows, adds and exports ----------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -113,27 +112,6 @@ def test_shards_are_mapped_when_a_row_of_them_is_asked_for(variant: str) -> None
     for rows, wanted in (([5, 4], [2]), ([5, 0], [2, 0]), ([0, 5, 1], [2, 0]), ([7, 3], [2, 0, 1, 3])):
         np.testing.assert_array_equal(column.take(rows), table[rows])
         assert loaded == wanted
-
-
-def test_several_threads_gather_from_one_column(variant: str) -> None:
-    table = np.random.default_rng(0).integers(0, 256, (500, 784), np.uint8)
-    column, failed = column_of(table, [100, 300, 500]), list[BaseException]()
-
-    def work(seed: int) -> None:
-        rng = np.random.default_rng(seed)
-        try:
-            for _ in range(50):
-                rows = rng.integers(0, 500, 100)
-                np.testing.assert_array_equal(column.take(rows), table[rows])
-        except BaseException as error:
-            failed.append(error)
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
 
 
 @compiled

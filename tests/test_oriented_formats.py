@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import io
 import json
 import math
-import tarfile
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
@@ -17,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import write
+from labelling_files import tar, write
 from oriented_boxes import area_at, same, smallest_area, turned
 from small_stores import tsds as command
 from stores import png_bytes, store_of
@@ -360,16 +358,8 @@ def test_without_boxes_their_hulls_are_the_boxes(tmp_path: Path) -> None:
     boxes = around_the_circle(40, 5)
     hulls = np.array([[*turned(box).min(0).clip(0), *np.minimum(turned(box).max(0), (WIDTH, HEIGHT))] for box in boxes])
     flat = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "oriented_boxes": boxes}])
-    archive = tmp_path / "w" / "train-0.tar"
-    archive.parent.mkdir()
-    with tarfile.open(archive, "w") as file:
-        for name, data in (
-            ("a.png", png_bytes(PIXELS)),
-            ("a.json", json.dumps({"oriented_boxes": boxes.tolist()}).encode()),
-        ):
-            info = tarfile.TarInfo(name)
-            info.size = len(data)
-            file.addfile(info, io.BytesIO(data))
+    described = json.dumps({"oriented_boxes": boxes.tolist()}).encode()
+    write(tmp_path / "w", {"train-0.tar": tar(("a.png", png_bytes(PIXELS)), ("a.json", described))})
     found = [flat, converted(tmp_path / "w")]
     if importlib.util.find_spec("pyarrow"):
         pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
@@ -451,25 +441,6 @@ def test_a_writer_leaves_polygons_alone(tmp_path: Path) -> None:
         writer.append("train", {"image": image, "objects": {"boxes": boxes}})
 
 
-def test_a_plan_makes_them_in_every_task(tmp_path: Path) -> None:
-    source = polygons(tmp_path)
-    tsds.convert(source, tmp_path / "direct.tsds", workers=0, oriented_boxes="polygons")
-    tsds.clusters.plan(source, tmp_path / "p.tsds", oriented_boxes="polygons")
-    tsds.clusters.convert_task(tmp_path / "p.tsds", 0, 1, workers=0)
-    tsds.clusters.commit(tmp_path / "p.tsds")
-    same(objects(tmp_path / "p.tsds")["oriented_boxes"], objects(tmp_path / "direct.tsds")["oriented_boxes"])
-    assert tsds.open(tmp_path / "p.tsds").content_sha256 == tsds.open(tmp_path / "direct.tsds").content_sha256
-
-
-def test_the_command(tmp_path: Path) -> None:
-    done = command("convert", polygons(tmp_path), tmp_path / "s.tsds", "--oriented-boxes", "polygons")
-    assert done.exit_code == 0, done.output
-    assert "smallest rectangle" in done.output
-    for arguments in (["info"], ["stats"], ["verify"]):
-        assert command(*arguments, tmp_path / "s.tsds").exit_code == 0
-    assert "oriented_boxes" in command("info", tmp_path / "s.tsds").output
-
-
 # --- conversions --------------------------------------------------------------------------------------------------
 
 
@@ -502,15 +473,6 @@ def test_resized(fit: Any, tmp_path: Path) -> None:
 def _overlaps(corners: np.ndarray, size: tuple[int, int]) -> bool:
     low, high = corners.min(0).clip(0), np.minimum(corners.max(0), size[::-1])
     return bool((low < high).all())
-
-
-def test_repacked_is_as_converted(tmp_path: Path) -> None:
-    boxes = around_the_circle(21, 8)
-    store_of(tmp_path / "s.tsds", samples(boxes), CLASSES)
-    store_of(tmp_path / "direct.tsds", samples(boxes), CLASSES, fit=tsds.Fit((36, 96), "stretch"))
-    options = tsds.conversion.RepackOptions(encoding="raw", fit=tsds.Fit((36, 96), "stretch"), workers=0)
-    tsds.repack(tmp_path / "s.tsds", tmp_path / "r.tsds", options)
-    same(objects(tmp_path / "r.tsds")["oriented_boxes"], objects(tmp_path / "direct.tsds")["oriented_boxes"])
 
 
 @pytest.mark.parametrize("made", ["source", "polygons"])
@@ -550,21 +512,6 @@ def test_several_sources_and_merged_stores(tmp_path: Path) -> None:
     tsds.append(two.with_suffix(".tsds"), one, key_prefix="first/", workers=0)
     same([objects(two.with_suffix(".tsds"), row)["oriented_boxes"][0] for row in (0, 1)], expected[::-1])
     assert tsds.verify(two.with_suffix(".tsds")) == []
-
-
-def test_edited_stores_keep_them_and_comparisons_see_them(tmp_path: Path) -> None:
-    boxes = around_the_circle(30, 6)
-    store = store_of(tmp_path / "s.tsds", samples(boxes), CLASSES)
-    other = boxes + np.array([0, 0, 0, 0, 0.01])
-    store_of(
-        tmp_path / "t.tsds",
-        samples(other.clip(None, (99, 99, 99, 99, math.pi)), boxes=objects(store)["boxes"]),
-        CLASSES,
-    )
-    compared = tsds.editing.compare_stores(tmp_path / "s.tsds", tmp_path / "t.tsds")
-    assert compared.splits["train"].fields.keys() == {"objects"}
-    tsds.editing.relabel_store(tmp_path / "s.tsds", tmp_path / "r.tsds", {"ship": ""})
-    same(objects(tmp_path / "r.tsds")["oriented_boxes"], boxes[1::2])
 
 
 # --- checks -------------------------------------------------------------------------------------------------------

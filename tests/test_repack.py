@@ -7,7 +7,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from small_stores import VALID
-from stores import detections, snapshot, store_of
+from stores import detections, files_of, store_of
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def test_there_and_back_is_the_same_to_the_byte(store, tmp_path):
     for name in ("image", "size"):
         np.testing.assert_array_equal(np.asarray(compressed["train"][name]), np.asarray(store["train"][name]))
     back = tsds.repack(there.path, tmp_path / "m.tsds", layout="memmap")
-    ours, theirs = snapshot(back.path), snapshot(store.path)
+    ours, theirs = files_of(back.path), files_of(store.path)
     manifests = [json.loads(each.pop("zarr.json"))["attributes"]["tsds"] for each in (ours, theirs)]
     history = manifests[0]["provenance"].pop("history")
     assert ours == theirs and manifests[0] == manifests[1]
@@ -42,7 +42,7 @@ def test_a_conversion_straight_to_zarr_is_the_repacked_one(store, tmp_path):
     direct = store_of(tmp_path / "d.tsds", samples, ["a", "b"], layout="zarr", shard_nbytes=1500)
     store_of(tmp_path / "m.tsds", samples, ["a", "b"], shard_nbytes=1500)
     tsds.repack(tmp_path / "m.tsds", tmp_path / "z.tsds", layout="zarr")
-    ours, theirs = snapshot(direct.path), snapshot(tmp_path / "z.tsds")
+    ours, theirs = files_of(direct.path), files_of(tmp_path / "z.tsds")
     assert ours.keys() == theirs.keys()
     assert {k for k in ours if ours[k] != theirs[k]} == {"zarr.json"}  # when and how it was made
 

@@ -11,6 +11,7 @@ import json
 import os
 import pickle
 import random
+import re
 import shutil
 import struct
 import tracemalloc
@@ -256,6 +257,53 @@ def test_an_image_that_is_gone(name: str, tmp_path: Path) -> None:
     assert silent == []
 
 
+#: What is said where the end of a path does not tell the image.
+UNTOLD = {
+    "Roboflow, COCO": "expected one image of that name",
+    "Darknet": "expected the path of an image in this source",
+}
+
+
+@pytest.mark.parametrize("written", ["C:\\me\\x\\{}", "/home/me/{}", "../../../x/{}"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_paths_of_another_machine(name: str, written: str, tmp_path: Path) -> None:
+    root = make(name, tmp_path / "source")
+    expected = found(root).keys
+    images = {path.name for path in root.rglob("*") if path.suffix in IMAGE_SUFFIXES}
+    for path, text in SOURCES[name].items():
+        if path.endswith((".xml", ".json", ".jsonl", ".csv", ".txt")):
+            for image in images:
+                place = written.format(image)
+                place = json.dumps(place)[1:-1] if "json" in path else place
+                text = place.join(re.split(rf"[\w./]*{re.escape(image)}", text))
+            write(root, {path: text})
+    _, said = told(root)
+    if name in UNTOLD:
+        assert UNTOLD[name] in said
+        return
+    assert found(root).keys == expected
+    assert written.partition("{")[0] in said or name not in ("imglab", "CSV", "text list")
+
+
+#: Formats that tell images by their places, or are not recognized without any.
+BESIDE = frozenset({"Roboflow, COCO", "Ultralytics, coco8", "Darknet", "CSV, names without suffixes"})
+
+
+@pytest.mark.parametrize("name", [name for name in SOURCES if name not in BESIDE])
+def test_images_in_a_folder_apart(name: str, tmp_path: Path) -> None:
+    root, apart = make(name, tmp_path / "source"), tmp_path / "apart"
+    expected = {split: [f"deep/{key}" for key in keys] for split, keys in found(root).keys.items()}
+    for path in [path for path in root.rglob("*") if path.suffix in IMAGE_SUFFIXES]:
+        place = Path("deep", path.relative_to(root))
+        write(apart, {f"{place}": path.read_bytes(), f"{place.with_name('more.png')}": PNG})
+        path.unlink()
+    got = found(root, images=apart)
+    assert got.keys == expected and any("more.png" in each for each in got.said)
+    for split, references in got.contents.splits.items():
+        for key, reference in zip(expected[split], references, strict=True):
+            assert f"{apart}/{key}" in got.source.files(reference)
+
+
 @pytest.mark.parametrize("name", ALL)
 def test_a_link_that_leads_back(name: str, tmp_path: Path) -> None:
     root = make(name, tmp_path / "source")
@@ -381,8 +429,27 @@ ODD: Mapping[str, Mapping[str, str | bytes]] = {
     "arrays": {"train/images.npy": "", "test/images.npy": ""},
     **{f"arrays in {name}": {name: ""} for name in ("mnist.npz", "x.npy")},
     **{f"list in {name}": {name: text} for name, text in (("x.csv", "path\na.png\n"), ("x.txt", "a.png 1\n"))},
-    "": {"a.md": "", "sub/b.txt": ""},
-}
+    "voc in UTF-16": {"x/a.xml": _XML.encode("utf-16"), "x/a.jpg": ""},
+    "voc with a document type": {"a.xml": "<!DOCTYPE annotation><annotation/>", "a.jpg": ""},
+    **{f"imglab with {name}": {"a.xml": "<dataset><images/></dataset>", **more} for name, more in (
+        ("nothing else", {}), ("annotations", {"b.xml": _XML}),
+    )},
+    "folders beside lists of something else": {
+        "labels.txt": "cat\ndog\n", "prices.csv": "id,price\nfood,3\n", **_CATS
+    },
+    "folders beside arrays": {"x.npy": "", "cat/1.png": ""},
+    "arrays of a split": {"train/x.npy": "", "train/y.npy": ""},
+    **{f"list of numbers in {name}": {name: text} for name, text in (
+        ("l.txt", "a.png 1\nb.png 2\n"), ("l.csv", "id,label\n'a.png',1\n"), ("m.csv", "a.png,1"),
+    )},
+    **{f" {name} {len(text)}": {name: text} for name, text in (
+        ("l.txt", "Photographs of cats.\nSee a.png for one.\nBy Ann.\nLicence: CC0.\n"), ("l.txt", "cat\ndog\n"),
+        ("l.md", "a.png 1\n"), ("l.txt", ""), ("cat/1.txt", ""), ("a.xml", "<svg/>"),
+    )},
+    " nothing": {"empty/": ""},
+    " a drawing": {"a.xml": "<svg/>", "b.jpg": ""},
+    " annotations of VOC": {"Annotations/1.xml": "", "JPEGImages/1.jpg": ""},
+}  # fmt: skip
 
 
 def test_each_format_is_recognized_by_its_own_source_alone(tmp_path: Path) -> None:
@@ -393,7 +460,7 @@ def test_each_format_is_recognized_by_its_own_source_alone(tmp_path: Path) -> No
     assert {name: recognized(make(name, tmp_path / name)) for name in ALL} == {name: [formats[name]] for name in ALL}
     for name, odd in ODD.items():
         root = write(tmp_path / f"odd {name}", odd)
-        expected = [name.split(" ")[0]] * bool(name)
+        expected = [each for each in name.split(" ")[:1] if each]
         assert (recognized(root), recognized(root / next(iter(odd)))[: len(odd) == 1]) == (
             expected,
             expected * (len(odd) == 1),

@@ -92,13 +92,6 @@ def test_the_subset_of_the_only_task_and_none(tmp_path: Path) -> None:
     assert contents.notes == ("the split 'Val 2' is named val_2 in the store.",)
 
 
-def test_images_apart(tmp_path: Path) -> None:
-    write(tmp_path, {"in/a.xml": file(image("x/a.jpg"), image("y/a.jpg")), "out/x/a.jpg": "", "out/y/a.jpg": ""})
-    source, contents = scan(tmp_path / "in/a.xml", "cvat", images=tmp_path / "out")
-    assert keys(source, contents) == {"train": ["x/a.jpg", "y/a.jpg"]}
-    assert source.files(contents.splits["train"][0]) == (f"{tmp_path}/out/x/a.jpg",)
-
-
 @pytest.mark.parametrize("degrees", [0.0, 30, 90, 180, 275.5, -45])
 def test_a_turned_box_has_the_hull_of_its_corners(degrees: float, tmp_path: Path) -> None:
     turn = np.deg2rad(degrees)

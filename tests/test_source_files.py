@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from labelling_files import blank, write
+from labelling_files import blank, refusing, write
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.regular_files import as_utf8, decode_text
 from tensorstore_ds.sources import FORMATS, files, recognized
@@ -49,9 +49,8 @@ def test_text_in_any_encoding_of_unicode(text: str, encoding: str) -> None:
 
 @pytest.mark.parametrize("data", [b"caf\xe9", b"\xff\xfea\0b", b"\xc4\xe3\xba\xc3\xff"])
 def test_text_in_another_encoding_is_refused_by_name(data: bytes) -> None:
-    with pytest.raises(SourceError, match=r"^list\.txt: expected text in UTF-8") as caught:
+    with refusing("text-encoding", r"^list\.txt: expected text in UTF-8"):
         decode_text(data, "list.txt")
-    assert caught.value.reason == "text-encoding"
     assert decode_text(data, "list.txt", errors="replace").endswith("\ufffd")
 
 

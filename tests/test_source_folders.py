@@ -12,8 +12,6 @@ import tensorstore_ds
 from labelling_files import Case, Found, Has, blank, case, check, found, refused, write
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Match
-from tensorstore_ds.sources.folders import FolderSource
 
 
 def make(root: Path, *names: str) -> Path:
@@ -63,11 +61,6 @@ CASES = {
         labels={"train": [0, 0, 0, 1]},
     ),
     "a class named like a split": images("train/1.png", "bus/2.png", classes=["bus", "train"], notes=[]),
-    "given classes": images(
-        "cat/1.png", "dog/2.png", options={"classes": ("dog", "emu", "cat")}, classes=["dog", "emu", "cat"],
-        labels={"train": [2, 0]},
-    ),
-    "a class too few": images("cat/1.png", "dog/2.png", options={"classes": ("cat",)}, refused="unknown-class"),
     "images beside class folders": images(
         "cat/1.png", "montage.png", "dog/2.png", problems=[("montage.png", "no-annotation")],
         keys={"train": ["cat/1.png", "dog/2.png"]},
@@ -216,30 +209,6 @@ def test_where_no_format_is_recognized_the_user_learns_where_images_are(
 @pytest.mark.parametrize("names", [["a/b/c/train/cat/1.png"], ["a/b/c/cat/1.png", "a/b/c/dog/1.png"]])
 def test_folders_around_a_data_set_are_no_part_of_it(tmp_path: Path, names: list[str]) -> None:
     assert open_source(make(tmp_path, *names)).path == tmp_path / "a/b/c"
-
-
-def test_a_link_that_leads_back_is_refused(tmp_path: Path) -> None:
-    (make(tmp_path, "cat/1.png") / "cat/all").symlink_to(tmp_path)
-    assert refused(tmp_path, "folders", "cat/all/: expected folders without a loop") == "symlink-loop"
-    (tmp_path / "cat/all").unlink()  # as the message advises
-    assert not scan(tmp_path).problems
-
-
-@pytest.mark.parametrize(
-    ("names", "expected"),
-    [
-        (["cat/1.png"], True),
-        (["1.png"], True),
-        (["train/cat/1.png", "README.txt"], True),
-        (["cat/1.txt"], False),
-        ([], False),
-        (["1.png", "1.xml"], False),
-        (["Annotations/1.xml", "JPEGImages/1.jpg"], False),
-    ],
-)
-def test_detect(tmp_path: Path, names: list[str], expected: bool) -> None:
-    assert FolderSource.detect(make(tmp_path, *names)) is (Match.MAYBE if expected else Match.NO)
-    assert not FolderSource.detect(tmp_path / "none")
 
 
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:

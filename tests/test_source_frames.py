@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from stores import png_bytes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField
-from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.list.frames import FrameSource, has_frames
 from test_export import assert_same
@@ -134,21 +131,3 @@ def test_what_is_refused_is_named_with_its_row(columns: dict[str, list[Any]], wh
         raise SourceError(contents.problems)
     (problem,) = caught.value.problems
     assert problem.where == where and found in problem.message
-
-
-CELLS = st.one_of(st.none(), st.sampled_from(["cat", "dog, black", 'a "b"', "ü"]))
-
-
-@given(st.lists(CELLS, min_size=1, max_size=6).filter(any))
-def test_any_labels_as_pandas_writes_them_to_csv(tmp_path_factory: pytest.TempPathFactory, labels: list[Any]) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.DataFrame({"path": [f"{i}.png" for i in range(len(labels))], "label": labels})
-    buffer = io.StringIO()
-    frame.to_csv(buffer, index=False)
-    path = tmp_path_factory.mktemp("f") / "list.csv"
-    path.write_text(buffer.getvalue(), "utf-8")
-    expected = open_source(path).contents()
-    _, contents = scan(frame)
-    assert contents.fields == expected.fields
-    assert expected.labels is not None
-    np.testing.assert_array_equal(contents.labels["train"], expected.labels["train"])

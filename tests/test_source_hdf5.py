@@ -124,10 +124,6 @@ def test_labels_that_are_texts(tmp_path: Path, names: list[Any]) -> None:
     assert (got.names, got.classes) == (texts, ["ant", "cat", "dog"])
 
 
-def test_channels_first(tmp_path: Path) -> None:
-    np.testing.assert_array_equal(images(scan(write(tmp_path / "a.h5", x=np.moveaxis(COLOR, 3, 1)))), COLOR)
-
-
 def test_a_process_opens_the_file_anew(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file.create_dataset("x", data=COLOR, chunks=(4, 5, 7, 3), compression="gzip")
@@ -183,10 +179,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "weights.h5", kernel=np.ones((3, 3)))
     refused(path, match="expected a dataset of images")
     refused(write(tmp_path / "rows.h5", x=GRAY, y=Y[:5]), "hdf5", "expected 6 rows")
-    good = write(tmp_path / "good.h5", x=np.repeat(GRAY, 50, 0)).read_bytes()
-    for size in (9, 100, len(good) // 2, len(good) - 1):
-        path.write_bytes(good[:size])
-        refused(path, match="expected an HDF5 file, found it damaged")
+    path.write_bytes(path.read_bytes()[:-1])
+    refused(path, match="expected an HDF5 file, found it damaged")
 
 
 def test_a_damaged_chunk_is_the_samples_fault(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,19 +15,12 @@ from stores import png_bytes
 from tensorstore_ds.errors import OptionError, SourceError
 
 SIZE = {"size": (16, 16)}
-LABELLED = {"label": "wolf", "points": [[1, 2], [9, 3], [5, 8]], "shape_type": "polygon", "flags": {"occluded": True}}
 
 
 def convert(out: Path, *paths: Path, **options: Any) -> tsds.Store:
     source = tsds.Sources(*paths) if len(paths) > 1 else paths[0]
     tsds.convert(source, out, tsds.ConvertOptions(**{**SIZE, "workers": 0, **options}))
     return tsds.open(out)
-
-
-def labelme(root: Path, **shape: Any) -> Path:
-    """One image with one polygon."""
-    document = {"version": "5", "shapes": [LABELLED | shape], "imagePath": "one.png"}
-    return write(root, {"one.json": json.dumps(document), "one.png": png_bytes(np.full((12, 12, 3), 9, np.uint8))})
 
 
 def faces(root: Path, *points: tuple[str, int], label: str = "") -> Path:
@@ -64,21 +56,6 @@ def test_a_division_keeps_each_class_in_its_share(tmp_path: Path) -> None:
     assert {name: np.bincount(store[name]["label"][:]).tolist() for name in store} == {"train": [16, 16], "val": [4, 4]}
 
 
-def test_objects_of_two_formats_have_the_values_of_both(tmp_path: Path) -> None:
-    boxes = voc(tmp_path / "boxes", "a", "b", boxes=(("cat", 1, 2, 8, 9), ("wolf", 2, 2, 9, 9)))
-    store = convert(
-        tmp_path / "out.tsds", boxes, labelme(tmp_path / "shapes"), size=None, fit=tsds.Fit((12, 12), "stretch")
-    )
-    field, split = store.manifest.fields["objects"], store["train"]
-    assert field.classes == ("cat", "wolf")
-    assert {"boxes", "labels", "occluded", "polygons"} <= set(field.values)
-    objects = split["objects"]
-    assert [objects[row]["labels"].tolist() for row in range(3)] == [[0, 1], [0, 1], [1]]
-    assert [objects[row]["occluded"].tolist() for row in range(3)] == [[0, 0], [0, 0], [1]]
-    assert [len(polygon) for row in range(3) for polygon in objects[row]["polygons"]] == [0, 0, 0, 0, 3]
-    assert tsds.verify(tmp_path / "out.tsds") == []
-
-
 def test_keypoints_come_to_the_places_of_their_names(tmp_path: Path) -> None:
     first = faces(tmp_path / "a", ("left_eye", 2), ("right_eye", 6), label="face")
     second = faces(tmp_path / "b", ("nose", 4), ("right_eye", 7), label="face")
@@ -87,18 +64,6 @@ def test_keypoints_come_to_the_places_of_their_names(tmp_path: Path) -> None:
     assert (field.keypoints, field.flip_pairs) == (("left_eye", "right_eye", "nose"), ((0, 1),))
     found = np.concatenate([store["train"]["objects"][row]["keypoints"] for row in range(2)])[:, :, 0]
     np.testing.assert_array_equal(found, [[2, 6, np.nan], [np.nan, 7, 4]])
-
-
-def test_images_without_objects_or_labels_are_told(tmp_path: Path) -> None:
-    plain, boxes = class_folders(tmp_path / "plain", "cat"), voc(tmp_path / "boxes", "a")
-    summary = tsds.convert(tsds.Sources(plain, boxes), tmp_path / "out.tsds", tsds.ConvertOptions(**SIZE, workers=0))
-    split = tsds.open(tmp_path / "out.tsds")["train"]
-    assert split["label"][:].tolist() == [0, 0, 0, -1]
-    assert np.diff(split["objects"].offsets).tolist() == [0, 0, 0, 1]
-    assert [note.split(":")[0] for note in summary.notes[:2]] == [
-        "adds objects to the 3 samples of plain",
-        "adds label to the 1 sample of boxes",
-    ]
 
 
 def test_problems_say_which_source(tmp_path: Path) -> None:

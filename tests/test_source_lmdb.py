@@ -9,12 +9,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
 
 from labelling_files import Found, converted, found, refused
 from stores import png_bytes
 from tensorstore_ds.annex.sources.lmdb.database import read_entries
-from tensorstore_ds.annex.sources.lmdb.datum import read_datum
 
 lmdb = pytest.importorskip("lmdb")
 
@@ -178,24 +176,8 @@ def test_databases_that_are_not_read(tmp_path: Path) -> None:
     refused(tmp_path / "empty", match="expected images, found none")
 
 
-def test_damaged_files(tmp_path: Path) -> None:
-    path = write(tmp_path / "a.mdb", {b"%03d" % i: png(i, (40, 50, 3)) for i in range(80)}, subdir=False)
+def test_another_version_of_the_format(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mdb", {b"a": png(1)}, subdir=False)
     good = path.read_bytes()
-    for size in (10, 100, 4096, 9000, len(good) // 2, len(good) - 5000):
-        path.write_bytes(good[:size])
-        refused(path, match=r"cut short|something else|no known data set")
     path.write_bytes(good[:20] + b"\2" + good[21:])
     refused(path, match="version 2")
-
-
-@given(
-    st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9)),
-    st.none() | st.integers(-(2**31), 2**31 - 1),
-    *[st.booleans()] * 2,
-)
-def test_any_datum(shape: tuple[int, ...], label: int | None, floats: bool, packed: bool) -> None:
-    array = pixels(3, shape)
-    found = read_datum(memoryview(datum(array.astype("<f4") if floats else array, label, packed=packed)))
-    assert found.label == label
-    expected = np.moveaxis(array, 0, 2)
-    np.testing.assert_array_equal(found.image(), expected[:, :, ::-1] if shape[0] == 3 else expected)

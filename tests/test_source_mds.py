@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from labelling_files import Found, bad, converted, found, refused, write
+from labelling_files import Found, bad, found, refused, write
 from mds_files import COLUMNS, image_bytes, row, shard, write_mds
-from tensorstore_ds.annex.sources.mds.source import MdsSource
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Source
 
@@ -80,15 +79,6 @@ def test_shards_of_two_splits(tmp_path: Path, compression: str) -> None:
     for number, sample in enumerate([*got.samples["train"], *got.samples["val"]]):
         np.testing.assert_array_equal(sample.arrays["grid"], np.full((2, 3), number, np.float32), strict=True)
     assert (got.source.files(0), len(got.source.common_files())) == ((), 5)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_conversion_keeps_the_files_and_all_fields(tmp_path: Path, workers: int) -> None:
-    source = write_mds(tmp_path / "src", COLUMNS, [row(0), row(1)], [row(2), row(3), row(4)], compression="gz")
-    train = converted(source, workers=workers, encoding="source")[0]["train"]
-    assert [bytes(train.table("image")[i]) for i in range(5)] == [image_bytes(10 * i) for i in range(5)]
-    assert train.column("label")[:].tolist() == [0, 1, 2, 0, 1]
-    assert train.column("weight")[:].tolist() == [0, 0.5, 1, 1.5, 2]
 
 
 def pil(image: Image.Image) -> bytes:
@@ -236,8 +226,3 @@ def test_offsets_that_lead_elsewhere(tmp_path: Path, first: int) -> None:
     source = opened(tmp_path)
     assert source.read("train", 1).image == image_bytes(10)
     assert bad(source, "train", 0) == "array-file"
-
-
-def test_a_folder_without_an_index(tmp_path: Path) -> None:
-    assert not MdsSource.detect(tmp_path)
-    assert refused(tmp_path, "mds") == "unknown-format"

@@ -78,13 +78,6 @@ def test_by_command_and_shared_out(workers: int, tmp_path: Path, panlabel: None)
     assert tsds.editing.compare_stores(planned, tmp_path / "o.tsds").is_empty
 
 
-def test_a_box_without_an_area_is_named_as_any(tmp_path: Path, panlabel: None) -> None:
-    bad = CREATE_ML.replace('"width": 10', '"width": 0')
-    with pytest.raises(tsds.SourceError) as caught:
-        convert(write(tmp_path / "src", {"a.png": IMAGE, "x.json": bad}) / "x.json", "create-ml")
-    assert caught.value.reason == "box-empty"
-
-
 @pytest.mark.parametrize(
     ("text", "via", "message"),
     [

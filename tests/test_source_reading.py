@@ -19,12 +19,12 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import npy, npz, refused, write
+from labelling_files import npy, npz, refused, refusing, write
 from stores import Samples, class_folders, png_bytes
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError
-from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size
+from tensorstore_ds.imaging.codecs import decode_image
 from tensorstore_ds.regular_files import TEXT_LIMIT, check_machine, read_file, unreadable
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import Sample
@@ -96,11 +96,8 @@ def test_a_file_is_read_up_to_a_limit(tmp_path: Path) -> None:
         file.write_bytes(bytes(size))
         assert read_file(file, "x.png", 100_000) == bytes(size)
     file.write_bytes(bytes(100_001))
-    with pytest.raises(
-        SourceError, match=r"x\.png: expected a file of at most 100,000 bytes, found 100,001\."
-    ) as caught:
+    with refusing("unreadable-file", r"x\.png: expected a file of at most 100,000 bytes, found 100,001\."):
         read_file(file, "x.png", 100_000)
-    assert caught.value.reason == "unreadable-file"
     os.truncate(file, 50 << 30)
     write(tmp_path, {"l.txt": "x.png\n"})
     with pytest.raises(SourceError, match="at most 1,073,741,824 bytes, found 53,687,091,200"):
@@ -116,9 +113,8 @@ def test_a_file_without_a_size_is_read_to_its_end() -> None:
 
 
 def test_a_name_that_is_too_long_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(SourceError, match=r"cannot be read: File name too long\.") as caught:
+    with refusing("unreadable-file", r"cannot be read: File name too long\."):
         tsds.convert(tmp_path / ("x" * 300), tmp_path / "o.tsds")
-    assert caught.value.reason == "unreadable-file"
 
 
 def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,9 +136,8 @@ def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.Monkey
         lambda: tsds.estimate(tmp_path / "l.txt"),
         lambda: decode_image(buffer.getvalue()),
     ):
-        with pytest.raises(SourceError, match="expected an image file") as caught:
+        with refusing("not-an-image", "expected an image file"):
             run()
-        assert caught.value.reason == "not-an-image"
     assert not started.exists()
 
 
@@ -156,20 +151,8 @@ def test_formats_of_images(format: str) -> None:
     if format in LISTED:
         assert decode_image(buffer.getvalue()).shape == (9, 16, 3)
         return
-    with pytest.raises(SourceError) as caught:
+    with refusing("not-an-image"):
         decode_image(buffer.getvalue())
-    assert caught.value.reason == "not-an-image"
-
-
-def test_damaged_exif_turns_no_image(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (5, 6)).save(buffer, "WEBP", exif=b"Exif\0\0no TIFF header")
-    assert oriented_size(open_image(buffer.getvalue())) == (6, 5)
-    source = class_folders(tmp_path / "src")
-    (source / "train/ant/0.webp").write_bytes(buffer.getvalue())
-    (source / "train/ant/9.png").write_bytes(png_bytes(np.zeros((7, 7), np.uint8)))  # so that headers are looked at
-    assert tsds.estimate(source, SKIP).problems == ()
-    assert tsds.convert(source, tmp_path / "o.tsds", SKIP).skipped == {}
 
 
 @contextlib.contextmanager

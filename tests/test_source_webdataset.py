@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
 
 import tensorstore_ds as tsds
 from labelling_files import Case, Has, case, check, found, refused, tar, write
@@ -261,27 +259,6 @@ def test_sparse_members_and_names_that_are_not_utf_8(tmp_path: Path) -> None:
     assert [reason for _, reason in found(tmp_path / "x.tar").problems] == ["packed-file", "name-encoding"]
 
 
-def damaged(data: bytes) -> Mapping[str, bytes]:
-    end = len(data.rstrip(b"\0")) + -len(data.rstrip(b"\0")) % 512
-    huge_name = block(b"././@LongLink", 1 << 30, b"L")
-    return {
-        "cut short in a member": data[:700],
-        "cut short in a header": data[: end + 100],
-        "cut short between members": data[:end],
-        "joined with another": data + data,
-        "a bad checksum in the middle": data[: end - 1024] + b"x" + data[end - 1023 :],
-        "a name of a gigabyte": huge_name + data,
-        "no archive": b"\0" * 511 + b"a",
-        "a negative size": block(b"n.png", 0)[:124] + b"\xff" * 12 + block(b"n.png", 0)[136:] + data,
-    }
-
-
-@pytest.mark.parametrize("what", damaged(b"\0" * 2048))
-def test_a_damaged_archive_is_refused(tmp_path: Path, what: str) -> None:
-    write(tmp_path, {"x.tar": damaged(tar(*GOOD))[what]})
-    assert refused(tmp_path / "x.tar", "webdataset", "^x.tar: ") == "packed-file"
-
-
 def test_a_compressed_archive_is_refused_with_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "x.tar.gz"
     with tarfile.open(path, "w:gz") as archive:
@@ -295,37 +272,3 @@ def test_other_archives_are_folders(tmp_path: Path, name: str) -> None:
     write(tmp_path, {"x.tar": tar(A, (name, b"0")), "y.tar": tar(A, shapes), "z.tar": tar(A, ("a.xml", b"<a/>"))})
     assert [open_source(tmp_path / each).name for each in ("x.tar", "y.tar")] == ["folders", "labelme"]
     refused(tmp_path / "z.tar", match="no known data set format")
-
-
-NAMES = st.text("ab/é-", min_size=1, max_size=120).filter(lambda n: {"", ".", ".."}.isdisjoint(n.split("/")))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.dictionaries(NAMES, st.integers(0, 255), min_size=1, max_size=6), st.randoms(), st.sampled_from([0, 1, 2]))
-def test_any_names_in_any_order(
-    tmp_path_factory: pytest.TempPathFactory, rows: dict[str, int], random: Any, format: int
-) -> None:
-    members = [(f"{name}.png", png(value)) for name, value in rows.items()]
-    members += [(f"{name}.cls", f"n{value}".encode()) for name, value in rows.items()]
-    random.shuffle(members)
-    try:
-        data = tar(*members, format=format)
-    except ValueError:  # a name that is too long for ustar
-        return
-    got = found(write(tmp_path_factory.mktemp("w"), {"x.tar": data}) / "x.tar", "webdataset")
-    read = dict(zip(got.keys["train"], zip(got.pictures, got.names, strict=True), strict=True))
-    assert read == {f"{name}.png": (png(value), f"n{value}") for name, value in rows.items()}
-
-
-@pytest.mark.parametrize("apart", [False, True])
-def test_members_of_a_sample_may_be_apart(tmp_path: Path, apart: bool) -> None:
-    members = [
-        (f"{i}{suffix}", data) for i in range(5) for suffix, data in ((".png", png(i)), (".cls", b"%d" % (i % 2)))
-    ]
-    members += [("notes.md", b"x"), ("1.png", png(9)), ("7.png", png())] if apart else [("notes.md", b"x")]
-    members.sort(key=lambda each: each[0].partition(".")[2] if apart else "")
-    got = found(write(tmp_path, {"a.tar": tar(*members)}) / "a.tar", "webdataset")
-    assert got.keys == {"train": [f"{i}.png" for i in ("02347" if apart else "01234")]}
-    assert got.labels == {"train": [0, 0, 1, 0, -1] if apart else [0, 1, 0, 1, 0]}
-    assert [reason for _, reason in got.problems] == ["ambiguous-image"] * apart
-    assert got.said[-1] == "a.tar: notes.md: not read: *.md."

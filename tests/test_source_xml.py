@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from labelling_files import refusing
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import xml
 from tensorstore_ds.sources.xml import (
@@ -144,9 +145,8 @@ def test_size_is_checked_before_reading(tmp_path: Path) -> None:
     path = tmp_path / "a.xml"
     path.touch()
     os.truncate(path, xml.FILE_LIMIT + 1)
-    with pytest.raises(SourceError, match="at most 16 MiB") as caught:
+    with refusing("xml-size", "at most 16 MiB"):
         read_tree(path, "a.xml")
-    assert caught.value.reason == "xml-size"
     os.truncate(path, xml.STREAM_LIMIT + 1)
     with pytest.raises(SourceError, match="at most 1024 MiB"):
         list(iterate_elements(path, "a.xml", "dataset", "image"))
@@ -174,9 +174,8 @@ def test_an_element_of_a_stream_is_bounded(tmp_path: Path, monkeypatch: pytest.M
     path.write_text(f"<dataset>{small * 4}</dataset>")
     assert len(list(iterate_elements(path, "a.xml", "dataset", "image"))) == 4
     path.write_text(f"<dataset>{small}{large}</dataset>")
-    with pytest.raises(SourceError) as caught:
+    with refusing("xml-size"):
         list(iterate_elements(path, "a.xml", "dataset", "image"))
-    assert caught.value.reason == "xml-size"
 
 
 def test_elements_are_given_one_by_one_with_their_lines(tmp_path: Path) -> None:
@@ -194,18 +193,16 @@ def test_elements_are_given_one_by_one_with_their_lines(tmp_path: Path) -> None:
 
 def test_a_stream_with_another_root_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.xml").write_text("<annotation/>")
-    with pytest.raises(SourceError, match="expected the root element <dataset>, found <annotation>") as caught:
+    with refusing("annotation", "expected the root element <dataset>, found <annotation>"):
         list(iterate_elements(tmp_path / "a.xml", "a.xml", "dataset", "image"))
-    assert caught.value.reason == "annotation"
 
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.xml").mkdir()
     os.mkfifo(tmp_path / "pipe.xml")
     for name in ("missing.xml", "folder.xml", "pipe.xml"):
-        with pytest.raises(SourceError) as caught:
+        with refusing("unreadable-file"):
             read_tree(tmp_path / name, name)
-        assert caught.value.reason == "unreadable-file"
         assert file_root(tmp_path / name) is None
 
 
@@ -263,16 +260,6 @@ def test_what_is_wrong_with_a_value(read: Callable[[], object], message: str) ->
     with pytest.raises(ElementError) as caught:
         read()
     assert str(caught.value) == message
-
-
-@FUZZ
-@given(st.binary(max_size=300) | st.text(alphabet="<>/a&;!?'\"= []\n-x", max_size=80).map(str.encode))
-def test_any_bytes_give_a_tree_or_a_source_error(tmp_path: Path, data: bytes) -> None:
-    try:
-        found = tree(tmp_path, data)
-    except SourceError:
-        return
-    assert ET.tostring(found) == ET.tostring(ET.fromstring(data))  # noqa: S314  the oracle
 
 
 @st.composite

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import tarfile
 from pathlib import Path
@@ -15,6 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
+from labelling_files import tar
 from small_stores import INVALID, VALID, Shard, Store, tsds as command, write_plain
 from stores import store_of
 from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
@@ -190,18 +190,15 @@ def test_webdataset_as_downloaders_of_captions_write_it(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples([["a"], ["b"]]))
     tsds.export(store.path, tmp_path / "w", "webdataset")
     archive = next((tmp_path / "w").glob("*.tar"))
-    with tarfile.open(archive) as tar:
-        members = {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+    with tarfile.open(archive) as file:
+        members = {each.name: file.extractfile(each).read() for each in file}  # type: ignore[union-attr]
     assert sorted(name.rpartition(".")[2] for name in members) == ["png", "png", "txt", "txt"]
-    archive.unlink()
-    with tarfile.open(archive, "w") as tar:
-        for name, data in members.items():
-            about = {"caption": data.decode(errors="replace"), "status": "ok"}
-            extra = {name[:-4] + ".json": json.dumps(about).encode()}
-            for each, content in ({name: data} | (extra if name.endswith(".txt") else {})).items():
-                info = tarfile.TarInfo(each)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+    about = {
+        name[:-4] + ".json": json.dumps({"caption": data.decode(), "status": "ok"}).encode()
+        for name, data in members.items()
+        if name.endswith(".txt")
+    }
+    archive.write_bytes(tar(*sorted((members | about).items())))
     assert captions_of(again(tmp_path / "w")) == [["a"], ["b"]]
 
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import hashlib
-import json
 import os
 import random
 import re
@@ -20,7 +18,6 @@ from pathlib import Path
 
 from fuzz.doors import DOORS, share_of
 from fuzz.lanes import Batch, Tally, run
-from tensorstore_ds.annex.measuring.system import machine
 
 FINDINGS = Path(__file__).with_name("findings")
 
@@ -37,7 +34,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**32), help="(default: any)")
     parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="(default: one a core)")
     parser.add_argument("--findings", type=Path, default=FINDINGS, help="a folder for inputs that failed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the table here, too")
     given = parser.parse_args(arguments)
     names = given.doors.split(",") if given.doors else list(DOORS)
     if unknown := [name for name in names if name not in DOORS]:
@@ -59,10 +55,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = time.monotonic() - began
     print("\n".join(table(tallies, seconds)))
     keep(tallies, given.findings)
-    if given.json:
-        doors = {name: _plain(tally) for name, tally in tallies.items()}
-        told = {"machine": machine(), "seed": given.seed, "seconds": round(seconds, 1), "doors": doors}
-        given.json.write_text(json.dumps(told, indent=1) + "\n")
     return int(any(tally.failures for tally in tallies.values()))
 
 
@@ -118,10 +110,6 @@ def _row(name: str, tally: Tally) -> str:
     each = 1000 * tally.seconds / max(1, tally.cases)
     numbers = f"{tally.cases:,} | {tally.refused:,} | {tally.accepted:,} | {each:.1f} | {tally.slowest:.2f}"
     return f"| {name} | {numbers} | {tally.nbytes / 1e6:.0f} | {sum(tally.failures.values()):,} |"
-
-
-def _plain(tally: Tally) -> dict[str, object]:
-    return {field.name: getattr(tally, field.name) for field in dataclasses.fields(tally) if field.name != "inputs"}
 
 
 def keep(tallies: dict[str, Tally], folder: Path) -> None:

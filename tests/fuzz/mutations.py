@@ -134,21 +134,8 @@ _TEXTS = tuple(name.decode("utf-8", "surrogatepass" if name == b"\xed\xa0\x80" e
 VALUES: Sequence[Any] = (
     *(None, True, False, 0, 1, -1, 2, 255, 2**31, 2**32, 2**40, 2**62, 2**63 - 1, 2**63, 2**64, -(2**63), 10**30),
     *(0.5, 1.0, -0.0, 1e308, 1e-320, float("nan"), float("inf"), *_TEXTS, "raw", "jpeg", "source", "zarr", "memmap"),
-    *(
-        "uint8",
-        "int64",
-        "float64",
-        "image",
-        "label",
-        "objects",
-        "key",
-        "1.0",
-        "1.99",
-        "2.0",
-        "train",
-        "00000",
-        "a" * 5000,
-    ),
+    *["uint8", "int64", "float64", "image", "label", "objects", "key", "1.0", "1.99", "2.0", "train", "00000"],
+    "a" * 5000,
     *([], {}, [[]], [0], [1, 1, 1], [2**31, 2**31, 2**31], [2**40], [1] * 33, [None], [[0, 1]], [[0, 0]], ["a", "a"]),
     *({"a": 1}, {"": {}}, {"\x00": None}, [float("nan")] * 3),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 import shutil
 import zipfile
@@ -11,17 +12,21 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
+import jsonschema
 import numpy as np
 
 import tensorstore_ds as tsds
 from fuzz.door import Door, check_output, run_program
 from fuzz.mutations import mutate_bytes, mutate_json
-from small_stores import VALID, relist
+from small_stores import ROOT, VALID, relist
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.arrays import CRC_NBYTES, encode_index
 from tensorstore_ds.format.chunks import chunk_crcs
+from tensorstore_ds.format.manifest import dump
+from tensorstore_ds.format.manifest_parser import parse
 from tensorstore_ds.reading.columns import RaggedColumn
 
+_SCHEMA = jsonschema.Draft202012Validator(json.loads((ROOT / "formats/v1/manifest.schema.json").read_text("utf-8")))
 _ZEROS = b"0" * 64
 _DIGEST = re.compile(rb'(?<="tsds_sha256": ")[0-9a-f]{64}(?=")')
 _ROWS = 100  # enough for the small stores; a damaged one may claim any number
@@ -70,11 +75,14 @@ class Manifest(Door):
     def enter(self, data: bytes) -> None:
         (self._root / "zarr.json").write_bytes(sealed(data))
         try:
-            tsds.open(self._root)
+            manifest = tsds.open(self._root).manifest
         except FormatError:
             if not tsds.verify(self._root, threads=1):
                 raise AssertionError("expected verify to find what open refuses, found no problem") from None
             raise
+        _SCHEMA.validate(json.loads((self._root / "zarr.json").read_bytes())["attributes"]["tsds"])
+        if parse(dump(manifest)) != manifest:
+            raise AssertionError("expected a manifest that is written as it was read")
         judge(self._root)
         for command in ("info", "stats"):
             check_output(run_program(command, str(self._root))[1])
