@@ -12,7 +12,6 @@ import tensorstore_ds as tsds
 from image_batches import images, objects
 
 LAST = tsds.Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3], dtype=torch.bfloat16)
-FLIP = tsds.RandomHorizontalFlip(0.5, ())
 GROUPS: dict[str, list[nn.Module]] = {
     "crops": [
         tsds.RandomCrop(18, 2, padding_mode="reflect"),

@@ -128,11 +128,3 @@ def test_the_folder_is_named_after_the_store(asked: list[Any], tmp_path: Path, m
     monkeypatch.chdir(tmp_path)
     assert run("/data/s.tsds").exit_code == 0
     assert (tmp_path / "s.tsds.bench" / "bench.json").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--batch-sizes", "0"], ["--batch-sizes", "10,x"], ["--ways", "file"], ["--seconds", "0"], ["--nonsense"]],
-)
-def test_wrong_usage(arguments: list[str]) -> None:
-    assert run("s.tsds", *arguments).exit_code == 2

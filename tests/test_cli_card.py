@@ -43,12 +43,3 @@ def test_answers_of_another_file(store: Path, tmp_path: Path) -> None:
     (tmp_path / "answers.toml").write_text('titel = "Pets"\n')
     shown = tsds("card", store, tmp_path / "out", "--from", tmp_path / "answers.toml")
     assert shown.exit_code == 1 and "Did you mean title?" in shown.output
-
-
-def test_what_cannot_be_is_one_line(store: Path, tmp_path: Path) -> None:
-    shown = tsds("card", tmp_path / "nothing")
-    assert shown.exit_code == 1 and "there is no such store" in shown.output
-    (tmp_path / "file").write_text("x")
-    shown = tsds("card", store, tmp_path / "file" / "out")
-    assert shown.exit_code == 1 and "expected to write it" in shown.output
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "pets.tsds"]

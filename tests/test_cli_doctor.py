@@ -80,16 +80,3 @@ def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert seen[1] == DiagnoseOptions(
         split="a", model="base", batch_size=3, seconds=9.0, device="cpu", num_threads=4, prefetch_factor=5
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "status"),
-    [
-        *(([f"--{name}", "0"], 2) for name in ("seconds", "batch-size", "threads", "cores", "memory")),
-        *((["--model", "huge"], 2), (["--split", "no"], 1), (["--device", "tpu"], 1)),
-    ],
-)
-def test_wrong_usage(path: Path, arguments: list[str], status: int) -> None:
-    done = tsds("doctor", path, *arguments)
-    assert done.exit_code == status
-    assert status == 2 or re.fullmatch(r"tsds: [^\n]+\n", done.stderr)

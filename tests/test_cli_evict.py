@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,13 +50,6 @@ def test_a_split_as_json(store: tensorstore_ds.Store) -> None:
     assert list(found["before"]) == list(found["after"]) == ["val/image", "val/label"]
     assert found["dropped"] == sum(column["nbytes"] for column in found["before"].values())
     assert found["left"] == 0
-
-
-def test_what_cannot_be_evicted_is_one_line(tmp_path: Path) -> None:
-    for arguments in ([VALID / "minimal.tsds", "--split", "no"], [tmp_path]):
-        done = tsds("evict", *arguments)
-        assert done.exit_code == 1
-        assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
 
 
 def test_elsewhere_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds
-from small_stores import VALID, class_folders, tsds
+from small_stores import class_folders, tsds
 
 
 @pytest.fixture(scope="module")
@@ -61,24 +61,3 @@ def test_a_rare_class_is_noted(store: Path) -> None:
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith("note: label: expected classes with 20 samples or more, found ant (12), bee (12). ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["-k", "25"], "tsds: -k: expected at most 24, the samples of s.tsds, train, found 25. Use fewer folds.\n"),
-        (["--stratify", "lable"], "found 'lable'. Did you mean label?\n"),
-        (["--groups", "patient"], "tsds: --groups: split train: expected one of the fields image, label, "),
-        (["--split", "val"], "s.tsds: expected its only split train, found 'val'.\n"),
-        (["--out", "folds.xls"], "tsds: --out: expected a file name that ends with .csv or .json, found folds.xls.\n"),
-    ],
-)
-def test_bad_input(store: Path, arguments: list[str], message: str) -> None:
-    done = tsds("folds", store, *arguments)
-    assert done.exit_code == 1 and done.stdout == ""
-    assert message in done.stderr and len(done.stderr.splitlines()) == 1
-
-
-def test_fewer_than_two_folds() -> None:
-    done = tsds("folds", VALID / "classification.tsds", "-k", 1)
-    assert done.exit_code == 2 and "1 is not in the range x>=2" in done.stderr

@@ -269,16 +269,6 @@ def test_json_before_a_command_is_wrong_usage() -> None:
     assert done.exit_code == 2 and "expected --json after a command, or with --version" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [["nonsense"], ["info"], ["info", "a", "b"], ["info", "a", "--nonsense"], ["convert", "a", "b", "--fit", "wide"]],
-)
-def test_wrong_usage_is_exit_status_2(arguments: list[str]) -> None:
-    done = tsds(*arguments)
-    assert done.exit_code == 2
-    assert "Usage: tsds" in done.stderr
-
-
 def test_no_color_is_heeded(monkeypatch: pytest.MonkeyPatch) -> None:
     store = VALID / "classification.tsds"
     arguments = ["info", str(store)]

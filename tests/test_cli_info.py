@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds
-from small_stores import INVALID, VALID, image_field, label_field, tsds, write_store
+from small_stores import VALID, image_field, label_field, tsds, write_store
 
 IMAGES = np.zeros((3, 4, 4, 1), np.uint8)
 
@@ -116,14 +116,6 @@ def test_residency_that_is_not_known_says_why(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("sys.platform", "plan9")
     shown = tsds("info", VALID / "minimal.tsds").stdout
     assert re.search(r"train/image +\d+ B +\?  not available on plan9$", shown, re.MULTILINE)
-
-
-@pytest.mark.parametrize("store", ["file-size--short.tsds", "manifest-json--cut.tsds", "unknown-version--2.0.tsds"])
-@pytest.mark.parametrize("command", ["info", "stats", "preview"])
-def test_what_is_no_sound_store_is_one_line(command: str, store: str) -> None:
-    done = tsds(command, INVALID / store)
-    assert done.exit_code == 1
-    assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)
 
 
 def test_samples_without_a_label(tmp_path: Path) -> None:

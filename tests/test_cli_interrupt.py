@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import tensorstore_ds
-from small_stores import VALID
+from small_stores import VALID, tsds
 from tsds_cli.main import cli
 from tsds_cli.messages import failure_of
 
@@ -102,6 +102,40 @@ def test_a_signal_that_cannot_be_raised_comes_once_more(code: str, number: int) 
     command = [sys.executable, "-c", code, str(int(number))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (run.returncode, run.stderr) == (128 + number, "tsds: interrupted\n")
+
+
+NOTHING_YET = (
+    " before a shard was finished; nothing is left of OUT. Run the same command again; a smaller --shard-size "
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "begun", "said"),
+    [
+        ("warm STORE", False, ""),
+        *((f"{words} STORE OUT", False, "; OUT was not made") for words in ("pack", "unpack", "repack --layout zarr")),
+        (
+            "repack STORE OUT --encoding jpeg",
+            True,
+            "; finished shards are kept in OUT.partial, the same command goes on ",
+        ),
+        ("convert STORE OUT", False, NOTHING_YET),
+    ],
+)
+def test_what_is_left_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, begun: bool, said: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        if begun:
+            (tmp_path / "out.partial").mkdir()
+        raise KeyboardInterrupt
+
+    name, *others = words.split()
+    monkeypatch.setattr(f"tensorstore_ds.{name}", interrupted)
+    places = {"STORE": VALID / "chunks.tsds", "OUT": tmp_path / "out"}
+    done = tsds(name, *(places.get(word, word) for word in others))
+    assert done.exit_code == 130 and done.stderr.count("\n") == 1
+    assert done.stderr.startswith(f"tsds: interrupted{said.replace('OUT', str(places['OUT']))}")
 
 
 def test_a_signal_that_python_made_another_error_of(monkeypatch: pytest.MonkeyPatch) -> None:

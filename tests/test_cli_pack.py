@@ -56,33 +56,8 @@ def test_a_preview_of_the_file(packed: Path, tmp_path: Path) -> None:
     assert tsds("preview", packed, "--out", tmp_path / "preview.png").exit_code == 0
 
 
-def test_errors_are_one_line(packed: Path, tmp_path: Path) -> None:
-    out = tmp_path / "mine"
-    out.write_text("mine")
-    done = tsds("pack", STORE, out)
-    assert (done.exit_code, done.stdout) == (1, "")
-    expected = "expected a new path, found a file. Choose another path, or remove this one first."
-    assert done.stderr == f"tsds: {out}: {expected}\n"
-    done = tsds("info", out)
-    assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
-    assert done.stderr.startswith(f"tsds: {out}: this is not a store: it is a file, but no ZIP file of a store")
-    assert tsds("pack", STORE, tmp_path / "y", "--sha256", "0" * 64).exit_code == 1
-    done = tsds("unpack", STORE, tmp_path / "out")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr == f"tsds: {STORE}: expected a packed store, found a folder. It can be used as it is.\n"
+def test_a_file_that_was_cut_short_is_one_line(packed: Path, tmp_path: Path) -> None:
     packed.write_bytes(packed.read_bytes()[:-1])
     done = tsds("unpack", packed, tmp_path / "out")
     assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("command", ["pack", "unpack", "warm"])
-def test_ctrl_c(command: str, packed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stop(*_: object, **__: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"tensorstore_ds.{command}", stop)
-    out = [] if command == "warm" else [tmp_path / "x"]
-    done = tsds(command, packed if command == "unpack" else STORE, *out)
-    said = "".join(f"; {each} was not made" for each in out)
-    assert (done.exit_code, done.stderr) == (130, f"tsds: interrupted{said}\n")

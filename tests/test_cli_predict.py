@@ -109,12 +109,3 @@ def test_lines_and_metrics_of_other_tasks(task: Any, pattern: str, tmp_path: Pat
     done = tsds("predict", tmp_path / task / "best.pt", image)
     assert done.exit_code == 0, done.stderr
     assert re.fullmatch(pattern, done.stdout.removeprefix(f"{image}: ").strip()), done.stdout
-
-
-def test_the_folder_of_a_run_is_no_checkpoint(tmp_path: Path) -> None:
-    done = tsds("predict", tmp_path, tmp_path / "x.png")
-    assert done.exit_code == 1
-    assert done.stderr.endswith("expected a checkpoint, found a folder. Name the file best.pt of a run.\n")
-    (tmp_path / "best.pt").touch()
-    done = tsds("predict", tmp_path, tmp_path / "x.png")
-    assert done.stderr.endswith(f"expected a checkpoint, found a folder. Name {tmp_path / 'best.pt'}.\n")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from small_stores import VALID, image_field, tsds, write_store
+from small_stores import image_field, tsds, write_store
 
 
 @pytest.fixture
@@ -58,16 +58,3 @@ def test_the_split_and_the_name_of_the_file(store: Path, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert tsds("preview", store).stdout.startswith("preview.png: 20 samples of train, ")
     assert (tmp_path / "preview.png").exists()
-
-
-def test_one_line_for_what_a_user_can_cause(store: Path, tmp_path: Path) -> None:
-    for arguments, message in {
-        ("--rows", "1,99"): "train: expected rows in [0, 20), found 99.\n",
-        ("--out", str(tmp_path / "no" / "p.png")): "p.png: No such file or directory.\n",
-        ("--out", str(tmp_path / "x.jpg")): "expected a name that ends in .png",
-    }.items():
-        done = tsds("preview", store, *arguments)
-        assert done.exit_code == 1 and done.stderr.startswith("tsds: ") and message in done.stderr
-        assert len(done.stderr.splitlines()) == 1 and not list(tmp_path.glob("*.jpg"))
-    assert tsds("preview", store, "--rows", "1;2").exit_code == 2
-    assert tsds("preview", VALID / "array-fields.tsds").exit_code == 1  # no images

@@ -27,12 +27,6 @@ def test_json(tmp_path: Path) -> None:
     assert json.loads(done.stdout)["path"] == str(tmp_path / "out.tsds")
 
 
-def test_what_changes_must_be_said(tmp_path: Path) -> None:
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds")
-    assert done.exit_code == 2
-    assert done.stderr.endswith("Error: Give --layout, --encoding or both.\n")
-
-
 def test_another_encoding(tmp_path: Path) -> None:
     files, out = VALID / "encoded-jpeg.tsds", tmp_path / "out.tsds"
     done = tsds("repack", files, out, "--encoding", "jpeg", "--quality", 50, "--workers", 0)
@@ -45,38 +39,9 @@ def test_another_encoding(tmp_path: Path) -> None:
     assert split["image"].shape[1:3] == (4, 4)
 
 
-def test_another_encoding_is_refused_in_one_line(tmp_path: Path) -> None:
-    done = tsds("repack", VALID / "gray16.tsds", tmp_path / "out.tsds", "--encoding", "jpeg", "--workers", 0)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert done.stderr.count("\n") == 1
-    assert "JPEG keeps 8-bit gray or RGB, this image is uint16 with 1 channels. Use --encoding raw" in done.stderr
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", "--encoding", "source")
-    assert done.exit_code == 2
-
-
 def test_boxes_that_are_cut_off_are_counted(tmp_path: Path) -> None:
     sample = {"image": np.zeros((4, 20, 3), np.uint8), "boxes": [[0, 0, 2, 2], [9, 0, 11, 4]], "labels": [0, 0]}
     store = store_of(tmp_path / "s.tsds", [sample], ["a"])
     arguments = ("--encoding", "raw", "--size", 4, "--fit", "crop", "--workers", 0)
     done = tsds("repack", store.path, tmp_path / "out.tsds", *arguments)
     assert "skipped: box-cropped 1" in done.stdout
-
-
-def test_out_exists(tmp_path: Path) -> None:
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path, "--layout", "zarr")
-    assert done.exit_code == 1
-    assert done.stderr.startswith(f"tsds: {tmp_path}: ")
-
-
-@pytest.mark.parametrize(("begun", "change"), [(False, ("--layout", "zarr")), (True, ("--encoding", "jpeg"))])
-def test_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool, change: tuple[str, str]) -> None:
-    def repack(*_: object, **__: object) -> None:
-        if begun:
-            (tmp_path / "out.tsds.partial").mkdir()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tensorstore_ds.repack", repack)
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", *change)
-    assert done.exit_code == 130
-    assert ("the same command goes on from there" in done.stderr) == begun
-    assert (done.stderr == f"tsds: interrupted; {tmp_path / 'out.tsds'} was not made\n") != begun

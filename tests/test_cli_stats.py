@@ -4,8 +4,6 @@ import json
 import re
 from pathlib import Path
 
-import pytest
-
 from small_stores import VALID, class_folders, tsds
 
 
@@ -33,13 +31,6 @@ def test_one_split() -> None:
     assert re.findall(r"^([\w-]+)  \d+ sample", tsds("stats", store).stdout, re.MULTILINE) == ["train", "val", "test-0"]
     assert tsds("stats", store, "--split", "val").stdout.startswith("val  0 samples")
     assert list(json.loads(tsds("stats", store, "--split", "val", "--json").stdout)) == ["val"]
-
-
-@pytest.mark.parametrize("command", ["stats", "preview"])
-def test_a_split_that_is_not_there(command: str) -> None:
-    done = tsds(command, VALID / "shards.tsds", "--split", "dev")
-    assert done.exit_code == 1
-    assert "shards.tsds: expected one of the splits train, val, test-0, found 'dev'." in done.stderr
 
 
 def test_samples_without_a_label() -> None:

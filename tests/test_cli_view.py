@@ -53,23 +53,6 @@ def test_exports_a_folder(store: Path, tmp_path: Path) -> None:
     assert inside.exit_code == 1 and not (store / "site").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["none.tsds"], "expected a store, a training run or a folder of images, found nothing"),
-        (["photos.tsds", "--run", "photos"], "expected a folder of a training run, found no history.jsonl"),
-        (["photos.tsds", "--findings", "none.json"], "expected findings of a check, found"),
-        (["photos.tsds", "--findings", "photos.tsds/zarr.json"], "found other text"),
-        (["photos/train/ant/0.png"], "0.png"),
-        (["photos.tsds", "--host", "192.0.2.1"], "expected to listen at 192.0.2.1"),
-    ],
-)
-def test_what_cannot_be_shown_is_one_line(words: list[str], message: str, store: Path) -> None:
-    paths = [store.parent / word if word[0] != "-" and not word[0].isdigit() else word for word in words]
-    done = command("view", *paths)
-    assert done.exit_code == 1 and message in done.stderr and len(done.stderr.strip().splitlines()) == 1
-
-
 def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) -> None:
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "a.tsds").symlink_to(store)
@@ -117,13 +100,3 @@ def test_the_page_is_part_of_the_package() -> None:
     assert b"Content-Security-Policy" in page_files()["index.html"]
     # The page's policy has no inline code, and nothing of it comes from elsewhere.
     assert not any(b"http://" in data.replace(b"http://www.w3.org/2000/svg", b"") for data in page_files().values())
-
-
-def test_rows_of_another_store_are_not_left_out(store: Path, tmp_path: Path) -> None:
-    tsds.convert(class_folders(tmp_path / "others", seed=1), tmp_path / "others.tsds", workers=0)
-    rows = tmp_path / "rows.json"  # as the page saves them
-    rows.write_text(json.dumps({"sha256": tsds.open(store).sha256, "drop": {"train": [1]}}))
-    done = command("filter", "--without", rows, tmp_path / "others.tsds", tmp_path / "a.tsds")
-    assert done.exit_code == 1 and "expected the store" in done.stderr and not (tmp_path / "a.tsds").exists()
-    assert command("filter", "--without", rows, store, tmp_path / "b.tsds").exit_code == 0
-    assert len(tsds.open(tmp_path / "b.tsds")["train"]) == len(tsds.open(store)["train"]) - 1

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 
 import tensorstore_ds
 from cold_stores import linux, make_cold, make_store
-from small_stores import INVALID, VALID, tsds
+from small_stores import VALID, tsds
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +77,3 @@ def test_elsewhere_the_share_is_not_known(monkeypatch: pytest.MonkeyPatch) -> No
     done = tsds("warm", VALID / "minimal.tsds")
     assert done.exit_code == 0
     assert re.search(r"train/image +\d+ B +\? +\?  not available on plan9\n", done.stdout)
-
-
-@pytest.mark.parametrize("arguments", [["--threads", "0"], ["--budget", "much"], ["--budget", "0"]])
-def test_wrong_usage(arguments: list[str]) -> None:
-    assert tsds("warm", VALID / "minimal.tsds", *arguments).exit_code == 2
-
-
-def test_what_cannot_be_warmed_is_one_line(tmp_path: Path) -> None:
-    for arguments in ([VALID / "minimal.tsds", "--split", "no"], [tmp_path], [INVALID / "file-size--short.tsds"]):
-        done = tsds("warm", *arguments)
-        assert done.exit_code == 1
-        assert re.fullmatch(r"tsds: [^\n]+\n", done.stderr)

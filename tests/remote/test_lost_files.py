@@ -22,7 +22,6 @@ from tensorstore_ds.reading.mirror_file import MirroredFile
 pytestmark = pytest.mark.usefixtures("cache", "in_chunks")
 
 ROWS = 200
-SIZE = 64 * 64 * 3
 DATA = "store.tsds/train/00000/image/c/0/0/0/0"
 LAYOUTS = ("memmap", "zarr")
 #: Rows of several chunks, but not of all.
