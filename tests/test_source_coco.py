@@ -1,23 +1,25 @@
-"""COCO's JSON: what is read, what is left out, and what is refused."""
+"""COCO's JSON as it is specified and as various tools write it: what is read, left out and refused."""
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import io
 import json
 import tracemalloc
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import labelling_files
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, blank, case, check, converted, refused
+from labelling_files import Case, Has, blank, case, check, converted, found, refused, write
 from stores import png_bytes
-from tensorstore_ds.annex.sources.coco import files as coco_files, source as coco
+from tensorstore_ds.annex.sources.coco import files as coco_files, source as coco_source
 from tensorstore_ds.annex.sources.coco.files import Kind, kind_of
+from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging.outlines import dump_counts
 from tensorstore_ds.sources import json_files, open_source
 from tensorstore_ds.sources.base import SourceOptions
@@ -52,11 +54,11 @@ def data(**changes: Any) -> Json:
     return {**copy.deepcopy(DATA), **changes}
 
 
-def write(root: Path, content: Any = DATA, json_path: str = "annotations/instances_val2017.json") -> Path:
+def source_of(root: Path, content: Any = DATA, json_path: str = "annotations/instances_val2017.json") -> Path:
     pixels = np.random.default_rng(0).integers(0, 256, (3, 30, 40, 3), np.uint8)
     images = {f"val2017/{name}.png": png_bytes(each) for name, each in zip("abc", pixels, strict=True)}
     text = content if isinstance(content, str) else json.dumps(content)
-    return labelling_files.write(root, {**images, json_path: text})
+    return write(root, {**images, json_path: text})
 
 
 def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Store:
@@ -76,7 +78,7 @@ def turned(degrees: Any, **more: Any) -> Json:
 
 @pytest.mark.parametrize("degrees", [30, 90.0, 300.5, -45, 725])
 def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> None:
-    write(tmp_path / "src", turned(degrees))
+    source_of(tmp_path / "src", turned(degrees))
     split = convert(tmp_path)["val"]
     found = split["objects"][0]
     turn = np.exp(1j * np.radians(degrees))  # clockwise as it is seen, because y points down
@@ -91,7 +93,7 @@ def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> No
 
 
 def test_all_that_is_read(tmp_path: Path) -> None:
-    write(tmp_path / "src")
+    source_of(tmp_path / "src")
     store = convert(tmp_path)
     assert list(store) == ["val"]
     split = store["val"]
@@ -123,7 +125,7 @@ def test_all_that_is_read(tmp_path: Path) -> None:
 
 
 def test_outlines_move_with_their_image(tmp_path: Path) -> None:
-    write(tmp_path / "src")
+    source_of(tmp_path / "src")
     split = convert(tmp_path, fit=tsds.Fit((60, 20), "stretch"))["val"]  # twice as high, half as wide
     objects = split["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) * [0.5, 2])
@@ -135,14 +137,14 @@ def test_outlines_move_with_their_image(tmp_path: Path) -> None:
 def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
     content = data()
     content["annotations"][3]["bbox"] = [0, 0, 4, 4]  # left of the middle square
-    write(tmp_path / "src", content)
+    source_of(tmp_path / "src", content)
     objects = convert(tmp_path, fit=tsds.Fit((30, 30), "crop"))["val"]["objects"][1]
     assert len(objects["boxes"]) == len(objects["polygons"]) == len(objects["rle"]) == 2
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) - [5, 0])
 
 
 def test_repacked_and_resized(tmp_path: Path) -> None:
-    store = convert(tmp_path, write(tmp_path / "src"))
+    store = convert(tmp_path, source_of(tmp_path / "src"))
     tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", fit=tsds.conversion.Shrink(20))
     assert tsds.verify(tmp_path / "r.tsds") == []
     objects = tsds.open(tmp_path / "r.tsds")["val"]["objects"][1]
@@ -173,7 +175,7 @@ def change(part: str, index: int, **values: Any) -> Json:
     ],
 )
 def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -> None:
-    write(tmp_path / "src", change("annotations", 3, **values))
+    source_of(tmp_path / "src", change("annotations", 3, **values))
     with pytest.raises(tsds.SourceError, match=message) as caught:
         convert(tmp_path)
     assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
@@ -187,7 +189,7 @@ def test_pieces_may_end_anywhere(tmp_path: Path, nbytes: int, monkeypatch: pytes
     content["annotations"].insert(1, {"image_id": 5, "category_id": 77, "bbox": [1, 2, 3, 4]})
     content["images"].append({"id": 6, "file_name": 3})
     names = ["annotations", "videos", "images", "info", "categories", "licenses"]
-    source = write(tmp_path / "src", {name: content[name] for name in names})
+    source = source_of(tmp_path / "src", {name: content[name] for name in names})
 
     def found() -> tuple[Any, ...]:
         opened = open_source(source)
@@ -200,7 +202,7 @@ def test_pieces_may_end_anywhere(tmp_path: Path, nbytes: int, monkeypatch: pytes
     assert len(expected[3]) == 2 and len(expected[2]) == 3
     monkeypatch.setattr(json_files, "_PIECE", nbytes)
     monkeypatch.setattr(json_files, "_FIRST", nbytes)
-    monkeypatch.setattr(coco, "_AT_ONCE", 2)
+    monkeypatch.setattr(coco_source, "_AT_ONCE", 2)
     assert found() == expected
 
 
@@ -212,7 +214,9 @@ def test_ids_of_all_kinds(tmp_path: Path, ids: list[Any]) -> None:
         image["id"] = new[image["id"]]
     for each in content["annotations"]:
         each["image_id"] = new[each["image_id"]]
-    contents = [open_source(write(tmp_path / name, given)).scan() for name, given in (("a", data()), ("b", content))]
+    contents = [
+        open_source(source_of(tmp_path / name, given)).scan() for name, given in (("a", data()), ("b", content))
+    ]
     counts = [[reference.split("\0")[2].count(":") for reference in each.splits["val"]] for each in contents]
     assert counts[0] == counts[1] == [1, 3, 0] and not contents[1].problems
 
@@ -229,7 +233,7 @@ def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(json_files, "_PIECE", 1 << 12)
     monkeypatch.setattr(coco_files, "_AT_ONCE", 0)
     categories = [{"id": i, "name": f"class {i}", "supercategory": "x" * 20} for i in range(20_000)]
-    path = write(tmp_path / "src", {"categories": categories, "images": DATA["images"]}) / "annotations"
+    path = source_of(tmp_path / "src", {"categories": categories, "images": DATA["images"]}) / "annotations"
     for name, mark in (("instances_val2017.json", b""), ("marked.json", b"\xef\xbb\xbf")):
         (path / name).write_bytes(mark + (path / "instances_val2017.json").read_bytes())
         tracemalloc.start()
@@ -247,11 +251,15 @@ def test_a_file_is_recognized_piece_by_piece(tmp_path: Path, monkeypatch: pytest
 PLACE, IMAGES = "annotations/instances_val2017.json", tuple(f"val2017/{name}.png" for name in "abc")
 
 
+def files(images: Sequence[str], jsons: Mapping[str, Json | bytes], at: str = "", **expected: object) -> Case:
+    texts = {name: each if isinstance(each, bytes) else json.dumps(each) for name, each in jsons.items()}
+    return case({**texts, **blank(*images)}, at, **expected)
+
+
 def one(content: Json | bytes, more: Mapping[str, Json] | None = None, at: str = "", **expected: Any) -> Case:
     """The images of `DATA`, with this JSON and more of it."""
-    files = {PLACE: content, **{f"annotations/{name}_val2017.json": each for name, each in (more or {}).items()}}
-    texts = {name: each if isinstance(each, bytes) else json.dumps(each) for name, each in files.items()}
-    return case({**texts, **blank(*IMAGES)}, at, **expected)
+    others = {f"annotations/{name}_val2017.json": each for name, each in (more or {}).items()}
+    return files(IMAGES, {PLACE: content, **others}, at, **expected)
 
 
 def captions(*names: str) -> Json:
@@ -341,11 +349,6 @@ CASES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_is_read(name: str, tmp_path: Path) -> None:
-    check(CASES[name], tmp_path, "coco")
-
-
 @pytest.mark.parametrize(
     ("content", "reason", "where"),
     [
@@ -364,7 +367,7 @@ def test_what_is_read(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: str) -> None:
-    contents = open_source(write(tmp_path / "src", content), "coco", SourceOptions()).contents()
+    contents = open_source(source_of(tmp_path / "src", content), "coco", SourceOptions()).contents()
     assert [where in str(each) for each in contents.problems if each.reason == reason] == [True]
 
 
@@ -382,4 +385,336 @@ def test_what_a_scan_refuses(tmp_path: Path, content: Json, reason: str, where: 
     ],
 )
 def test_files_that_are_damaged(tmp_path: Path, text: str) -> None:
-    refused(write(tmp_path / "src", text), "coco", r"^.{1,500}$")
+    refused(source_of(tmp_path / "src", text), "coco", r"^.{1,500}$")
+
+
+# --- as tools write it, compared with pycocotools ------------------------------------------------------------------
+
+
+def pets(*names: str, **changes: Any) -> Json:
+    """An image, a cat of keypoints and an outline for each name; `changes` are of all annotations."""
+    annotations = [
+        {"id": i, "image_id": i, "category_id": 1, "bbox": [1, 2, 10, 12], "iscrowd": 0, "area": 120} | changes
+        for i in range(len(names))
+    ]
+    return {
+        "info": {},
+        "images": [{"id": i, "file_name": name, "width": 64, "height": 48} for i, name in enumerate(names)],
+        "annotations": annotations,
+        "categories": [{"id": 1, "name": "cat"}],
+    }
+
+
+def drawn(root: Path, *paths: str, content: Any = None) -> Path:
+    """Images of these paths, and train.json with this content."""
+    images = {path: png_bytes(np.full((48, 64, 3), (i, 9, 9), np.uint8)) for i, path in enumerate(paths)}
+    return write(root, {**images, **({} if content is None else {"train.json": json.dumps(content)})})
+
+
+@pytest.mark.parametrize(
+    ("damaged", "message"),
+    [
+        (lambda text: b"", "empty file"),
+        (lambda text: b" \n", "empty file"),
+        (lambda text: text[: len(text) // 2], "cut short"),
+        (lambda text: text.replace(b"}", b"", 1), "JSON"),
+        (lambda text: text.replace(b"cat", b"caf\xe9"), "UTF-8"),
+        (lambda text: b"PK\x03\x04" + text, "JSON"),
+        (lambda text: b"<html>not found</html>", "JSON"),
+    ],
+)
+@pytest.mark.parametrize("files", [("train", "val"), ("val",)])
+def test_a_file_that_cannot_be_parsed_is_named(
+    tmp_path: Path, damaged: Callable[[bytes], bytes], message: str, files: tuple[str, ...]
+) -> None:
+    """Also where others can be read, or it is the only one."""
+    texts = {name: json.dumps(pets(f"{name}.png")).encode() for name in files}
+    texts["val"] = damaged(texts["val"])
+    root = drawn(tmp_path / "src", *(f"{name}/{name}.png" for name in files))
+    write(root, {f"{name}/_annotations.coco.json": text for name, text in texts.items()})
+    for on_error in ("fail", "skip"):
+        with pytest.raises(SourceError, match=message) as caught:
+            tsds.convert(root, tmp_path / "out.tsds", workers=0, on_error=on_error)
+        assert str(caught.value).count("val/_annotations.coco.json") == 1 and "\n" not in str(caught.value)
+
+
+def test_a_file_among_many_images(tmp_path: Path) -> None:
+    """Formats are recognized by some names of a folder; the scan reads all."""
+    names = [f"{i}.png" for i in range(1500)]
+    jsons = {"train": pets("t.png"), "valid": pets(*names)}
+    write(tmp_path, blank("train/t.png", *(f"valid/{name}" for name in names)))
+    write(tmp_path, {f"{split}/_annotations.coco.json": json.dumps(each) for split, each in jsons.items()})
+    assert {split: len(some) for split, some in found(tmp_path, "coco").keys.items()} == {"train": 1, "valid": 1500}
+    (tmp_path / "train/_annotations.coco.json").unlink()
+    assert [open_source(path).name for path in (tmp_path, tmp_path / "valid")] == ["coco"] * 2
+
+
+def oracle(path: Path) -> dict[str, list[list[float]]]:
+    """The boxes of each image as pycocotools has them, x1 y1 x2 y2."""
+    pycocotools = pytest.importorskip("pycocotools.coco")
+    with contextlib.redirect_stdout(io.StringIO()):
+        data = pycocotools.COCO(str(path))
+    found = {}
+    for id, image in data.imgs.items():
+        boxes = [each["bbox"] for each in data.loadAnns(data.getAnnIds(imgIds=[id]))]
+        found[image["file_name"]] = [[x, y, x + width, y + height] for x, y, width, height in boxes]
+    return found
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of pycocotools
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"iscrowd": value} for value in (False, True, None, 0.0, 1, "0")),
+        *({"area": value} for value in ("120", None, 120.5, 0)),
+        *({"segmentation": value} for value in (None, [], {}, "")),
+        *({"keypoints": value} for value in (None, [])),
+        {"id": "first"},
+        {"id": None},
+        {"caption": ""},
+        {"category_id": 1.0},
+    ],
+)
+def test_types_that_pycocotools_takes(tmp_path: Path, change: Json) -> None:
+    content = pets("a.png", "b.png")
+    content["annotations"][0] |= change
+    root = drawn(tmp_path / "src", "a.png", "b.png", content=content)
+    store, summary = converted(root)
+    expected = oracle(root / "train.json")
+    split = store["train"]
+    assert {key: split["objects"][i]["boxes"].tolist() for i, key in enumerate(split["key"])} == expected
+    assert not summary.skipped and not summary.left_out
+    flags = split["objects"][0].get("iscrowd", np.zeros(1))
+    assert flags.tolist() == [int(float(change.get("iscrowd") or 0))]
+
+
+@pytest.mark.parametrize(
+    ("size", "is_good"),
+    [
+        *((size, True) for size in [(64.0, 48.0), (-1, -1), (None, None), (0, 0), ("64", "48"), (64, None)]),
+        *((size, False) for size in [(64.5, 48), ([], 48), ("wide", 48), (48, 64), (2**40, 48), (True, 48)]),
+        ((10**400, 48), False),
+    ],
+)
+def test_sizes(tmp_path: Path, size: tuple[Any, Any], is_good: bool) -> None:
+    content = pets("a.png", "b.png")
+    content["images"][0] |= dict(zip(("width", "height"), size, strict=True))
+    root = drawn(tmp_path / "src", "a.png", "b.png", content=content)
+    if not is_good:
+        with pytest.raises(SourceError):
+            converted(root)
+    store, summary = converted(root, on_error="fail" if is_good else "skip")
+    assert store["train"]["key"][:] == ["a.png", "b.png"][not is_good :]
+    assert summary.skipped_images == (not is_good)
+
+
+@pytest.mark.parametrize("on_error", ["skip", "skip-image"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"iscrowd": "maybe"}, "iscrowd: expected 0 or 1, found 'maybe'"),
+        ({"iscrowd": 2}, "iscrowd: expected 0 or 1, found 2"),
+        ({"bbox": [1, 2, 3, 4, 5]}, "bbox: expected 4 numbers, found 5"),
+        ({"bbox": ["1", "2", "3", "4"]}, r"bbox\[0\]: expected a number, found a text"),
+        ({"bbox": [1, 2, None, 4]}, r"bbox\[2\]: expected a number, found null"),
+        ({"bbox": []}, "expected a box, found none"),
+        ({"area": "large"}, "area: expected a number, found 'large'"),
+        ({"area": 10**400}, "area: expected|expected area, a number, found"),
+        ({"category_id": "1"}, "expected the id of a category, found '1'"),
+        ({"category_id": 1.5}, "expected the id of a category, found 1.5"),
+        ({"segmentation": "1,2,3"}, 'segmentation: expected polygons or runs, found "1,2,3"'),
+        ({"segmentation": [1, 2, 3, 4, 5, 6]}, r"segmentation\[0\]: expected a list, found a whole number"),
+        ({"keypoints": {"nose": 1}}, "keypoints: expected a list of numbers, found"),
+    ],
+)
+def test_no_object_becomes_background(tmp_path: Path, change: Json, message: str, on_error: str) -> None:
+    content = pets("a.png", "b.png")
+    content["annotations"].append(content["annotations"][0] | {"id": 7} | change)
+    root = drawn(tmp_path / "src", "a.png", "b.png", content=content)
+    with pytest.raises(SourceError, match=f"^a.png: train.json: annotation .*{message}"):
+        converted(root)
+    store, summary = converted(root, on_error=on_error)
+    assert store["train"]["key"][:] == ["b.png"]
+    assert (summary.skipped_images, summary.skipped_boxes, sum(summary.skipped.values())) == (1, 0, 1)
+
+
+POINTS = [10, 10, 2, 20, 10, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("category", [{}, {"keypoints": []}, {"keypoints": None, "skeleton": None}, {"skeleton": []}])
+def test_keypoints_without_names(tmp_path: Path, category: Json) -> None:
+    content = pets("a.png", "b.png", keypoints=POINTS)
+    content["categories"][0] |= category
+    root = drawn(tmp_path / "src", "a.png", "b.png", content=content)
+    store, summary = converted(root)
+    field: Any = store.manifest.fields["objects"]
+    assert field.keypoints == ("1", "2", "3")
+    assert any("3 keypoints of cat have no names" in note for note in summary.notes)
+    expected = np.float32([[10, 10], [20, 10], [np.nan, np.nan]])
+    np.testing.assert_array_equal(store["train"]["objects"][1]["keypoints"][0], expected)
+    assert store["train"]["objects"][1]["visibility"].tolist() == [[2, 1, 0]]
+    names = tmp_path / "names.txt"
+    names.write_text("left eye\nright eye\nnose\n")
+    store, summary = converted(root, keypoints=tsds.conversion.read_keypoints(names))
+    field = store.manifest.fields["objects"]
+    assert (field.keypoints, field.flip_pairs) == (("left eye", "right eye", "nose"), ((0, 1),))
+    assert not any("names" in note for note in summary.notes)
+    with pytest.raises(tsds.OptionError, match=r"expected 3 names, .* found 1"):
+        names.write_text("nose\n")
+        converted(root, keypoints=tsds.conversion.read_keypoints(names))
+
+
+@pytest.mark.parametrize("encoding", ["source", "raw", "jpeg"])
+def test_the_example_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
+    page = (Path(__file__).parent.parent / "formats/sources/coco.md").read_text("utf-8")
+    (example,) = (block for block in page.split("```")[1::2] if "draw_masks" in block)
+    root = drawn(tmp_path / "src", "a.png", content=pets("a.png", segmentation=[[1, 2, 11, 2, 11, 14, 1, 14]]))
+    tsds.convert(root, tmp_path / "coco.tsds", workers=0, encoding=encoding)
+    monkeypatch.chdir(tmp_path)
+    variables: dict[str, Any] = {}
+    exec(example.partition("\n")[2], variables)  # noqa: S102
+    assert variables["masks"].shape == (1, 48, 64) and variables["masks"].sum() == 120
+
+
+def labelled(*pairs: tuple[int, Any], names: tuple[str, ...] = ("a.png", "b.png", "c.png")) -> Json:
+    """Images and categories of whole images, as iNaturalist and camera traps have them."""
+    categories = [{"id": 7, "name": "owl", "supercategory": "Aves"}, {"id": 9, "name": "elk"}]
+    rows = [{"id": i, "image_id": image, "category_id": c} for i, (image, c) in enumerate(pairs)]
+    return {**pets(*names), "annotations": rows, "categories": categories}
+
+
+def listed(content: Json | bytes, *images: str, **expected: object) -> Case:
+    return files(images or ("a.png", "b.png", "c.png"), {"train.json": content}, **expected)
+
+
+BOXES = pets("a.png")["annotations"]
+LISTED_NOWHERE = {**pets("a.png"), "annotations": [*BOXES, *({**BOXES[0], "image_id": id} for id in ("0", 5, 5))]}
+UNREAD = pets("a.png", "b.png", attributes={"occluded": True, "rotation": 0.0, "empty": ""}, track=5, ignore=0)
+UNREAD["images"][1] |= {"tags": ["night"], "license": 1, "flickr_url": "x", "note": None}
+UNREAD["tracks"] = [{"id": 5}]
+UNREAD["categories"][0] |= {"supercategory": "animal", "color": "red", "keypoints": ["x"], "skeleton": [[1, 2]]}
+UNREAD["categories"].append({"id": 2, "name": "dog"})
+LVIS = pets("1.png")
+LVIS["images"] = [{"id": 0, "coco_url": "http://images.cocodataset.org/val2017/1.png", "width": 64, "height": 48}]
+CAPTIONS = [{"id": 1, "image_id": 0, "category_id": 0, "caption": "hello"}]
+MIXED = labelled((0, 9), (2, 7))
+MIXED["annotations"][0]["bbox"] = [1, 2, 3, 4]
+ALONE = labelled((0, 9), names=("a.png",))
+BESIDE = {"train.json": ALONE, "val.json": pets("b.png")}
+
+OF_TOOLS = {
+    **{
+        f"the first member is {next(iter(content))} in {name}": files(
+            ["train/t.png", "val/a.png"], {"train.json": pets("t.png"), name: content},
+            keys={"train": ["train/t.png"], "val": ["val/a.png"]},
+        )
+        for content in (
+            {"dataset": "x", **pets("a.png")},
+            {"dataset2": {"text": "y" * 5000}, **pets("a.png")},
+            dict(reversed(pets("a.png").items())),
+            {"annotations": pets(*["a.png"] * 99)["annotations"], "more": 1, **pets("a.png")},
+        )
+        for name in ("annotations/instances_val2017.json", "val.json")
+    },
+    **{
+        f"no box beside {', '.join(beside)}, {absent}": listed(
+            {**pets("a.png"), "annotations": [{"id": 0, "image_id": 0, "category_id": 1, **absent, **beside}]}, "a.png",
+            boxes=[[box]], notes=[Has("1 objects have no bbox: their boxes are around their polygons or k"), *notes],
+        )
+        for absent in ({"bbox": []}, {})
+        for beside, box, notes in (
+            ({"segmentation": [[5, 6, 20, 6, 20, 30, 5, 30], [2, 9, 3, 9, 3, 10]]}, [2, 6, 20, 30], []),
+            ({"keypoints": [5, 6, 2, 10, 12, 1, 0, 0, 0], "num_keypoints": 2}, [5, 6, 10, 12], [Has("have no names")]),
+        )
+    },
+    "images that annotations name, and no list": listed(
+        LISTED_NOWHERE, "a.png",
+        problems=[("train.json: image_id '0'", "no-image"), ("train.json: image_id 5", "no-image")],
+        said=[Has("annotation 2"), Has("annotation 3 and 1 more annotations")],
+    ),
+    "the longest end of a path": listed(
+        pets("/data/cam2/x.png", r"C:\cam1\x.png", "/q.png"), "p/cam1/x.png", "p/cam2/x.png", "x.png", "z/q.png",
+        "y/q.png", keys={"train": ["p/cam2/x.png", "p/cam1/x.png"]},
+        problems=[("train.json: image 3", "ambiguous-image")],
+        said=[Has("y/q.png, z/q.png"), Has("x.png"), Has("q.png"), Has("q.png")],
+    ),
+    "images of another split": files(  # such as frames, which are numbered in each split
+        ["val/1.png"], {"train.json": pets("1.png"), "val.json": pets("1.png")}, splits=["val"],
+        problems=[("1.png", "no-image")], left_out=[("train.json", "empty-split")],
+    ),
+    "images by URL, as in LVIS": files(
+        ["train2017/1.png", "val2017/1.png"], {"lvis_v1_train.json": LVIS}, keys={"train": ["val2017/1.png"]}
+    ),
+    **{
+        f"splits of {', '.join(names)}": files(
+            [f"images/{i}.png" for i in range(len(names))], {name: pets(f"{i}.png") for i, name in enumerate(names)},
+            splits=splits,
+        )
+        for names, splits in (
+            (["annotations.json", "annotations_unofficial.json"], ["annotations", "annotations_unofficial"]),
+            (["data/annotations.json", "data/annotations_unofficial.json"], ["annotations", "annotations_unofficial"]),
+            (["labels/a.json", "labels/b.json"], ["a", "b"]),
+            (["a/annotations.json", "b/annotations.json"], ["a", "b"]),
+            (["annotations/instances_val.json", "annotations/labels_val.json"], ["val"]),
+            (["labels_train.json", "labels_val.json"], ["train", "val"]),
+            (["train_1.json", "train_2.json", "val.json"], ["train_1", "train_2", "val"]),
+            (
+                ["annotations/image_info_test2017.json", "annotations/image_info_test-dev2017.json"],
+                ["test-dev2017", "test2017"],
+            ),
+            (["annotations/instances_train2017.json", "annotations/image_info_test2017.json"], ["train"]),
+            (["train/annotations/coco.json", "val/annotations/coco.json"], ["train", "val"]),
+        )
+    },
+    "two files of one split": files(
+        ["images/a.png"], {"new/train.json": pets("a.png"), "old/train.json": pets("a.png")},
+        refused=("split-name", "old/train.json: expected one file for the split train, found new/train.json"),
+    ),
+    "one of two files of one split": files(  # as the message says
+        ["images/a.png"], {"new/train.json": pets("a.png"), "old/train.json": pets("a.png")}, "old/train.json",
+        options={"images": "images"}, splits=["train"],
+    ),
+    "images in two splits": files(
+        ["images/a.png", "images/b.png"], {"train.json": pets("a.png", "b.png"), "val.json": pets("b.png")},
+        notes=["the splits train and val share images: 1, such as images/b.png."],
+    ),
+    "captions with a category": files(
+        ["a.png"], {"captions_train.json": {**pets("a.png"), "annotations": CAPTIONS, "categories": []}},
+        texts=[{"captions": ["hello"]}],
+    ),
+    "members that are not read": listed(
+        UNREAD, "a.png", "b.png", notes=["classes without an object: 1 (dog)."],
+        said=[
+            'train.json: not read: "tracks".',
+            'train.json: category 1: not read: "color".',
+            'train.json: category cat: not read: "skeleton".',
+            'train.json: image 2: not read: "tags".',
+            'train.json: annotation 1: not read: "track", in 2 annotations.',
+            'train.json: annotation 1: not read: "attributes.occluded", in 2 annotations.',
+        ],
+    ),
+    **{
+        f"categories of whole images in {encoding}": listed(
+            json.dumps(labelled((0, 9), (2, 7))).encode(encoding), fields=["label"], classes=["owl", "elk"],
+            labels={"train": [1, -1, 0]}, said=[],
+        )
+        for encoding in ("utf-8", "utf-16")
+    },
+    "several categories of an image": listed(
+        labelled((0, 9), (0, 7), (0, 7), (2, 7)), classes=["owl", "elk"], multi=[[1, 1], [-1, -1], [1, 0]]
+    ),
+    "categories beside boxes": listed(MIXED, problems=[("c.png", "annotation")], said=[Has("expected a box")]),
+    "categories beside a file of boxes": files(
+        ["a.png", "b.png"], BESIDE,
+        refused=("annotation", "train.json: expected boxes, as val.json has, .* Convert each file alone"),
+    ),
+    "categories alone": files(["a.png", "b.png"], BESIDE, "train.json", fields=["label"]),
+    "categories of no name": listed(
+        labelled((0, 8), names=("a.png",)), "a.png", refused=("unknown-class", "expected the id of a category")
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "each"), [*CASES.items(), *OF_TOOLS.items()])
+def test_what_is_read(name: str, each: Case, tmp_path: Path) -> None:
+    check(each, tmp_path, "coco")

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings, strategies as st
 
 from labelling_files import refusing
 from tensorstore_ds.errors import SourceError
@@ -25,8 +24,6 @@ from tensorstore_ds.sources.xml import (
     pixels,
     read_tree,
 )
-
-FUZZ = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 BOMB = (
     '<?xml version="1.0"?><!DOCTYPE a [<!ENTITY e0 "lollollollol">'
@@ -260,21 +257,3 @@ def test_what_is_wrong_with_a_value(read: Callable[[], object], message: str) ->
     with pytest.raises(ElementError) as caught:
         read()
     assert str(caught.value) == message
-
-
-@st.composite
-def elements(draw: st.DrawFn, depth: int = 3) -> ET.Element:
-    names = st.sampled_from(["a", "b", "image", "ü"])
-    texts = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Cn"]), max_size=5)
-    element = ET.Element(draw(names), draw(st.dictionaries(names, texts, max_size=2)))
-    element.text, element.tail = draw(texts), draw(texts) if depth < 3 else None
-    element.extend(draw(st.lists(elements(depth=depth - 1), max_size=3)) if depth else [])
-    return element
-
-
-@pytest.mark.slow
-@FUZZ
-@given(elements(), st.sampled_from(["utf-8", "utf-16", "iso-8859-1"]))
-def test_trees_are_read_as_elementtree_wrote_them(tmp_path: Path, element: ET.Element, encoding: str) -> None:
-    data = ET.tostring(element, encoding=encoding, xml_declaration=True)
-    assert ET.tostring(tree(tmp_path, data)) == ET.tostring(ET.fromstring(data))  # noqa: S314  the oracle
