@@ -3,12 +3,14 @@
 import io
 import itertools
 import warnings
+from random import Random
 
 import numpy as np
 import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from fuzz.mutations import mutate_bytes
 from jpeg_files import drawn, exif_of, jpeg
 from tensorstore_ds import native
 from tensorstore_ds.imaging import jpeg as imaging_jpeg
@@ -318,32 +320,12 @@ def test_the_scale_covers_what_is_asked_for():
     assert scale_for((800, 800), (0, 10)) == 8
 
 
-def mutated(file, rng):
-    """A file with some bytes changed, left out, doubled or put elsewhere."""
-    data = bytearray(file)
-    for _ in range(int(rng.integers(1, 4))):
-        at, length = int(rng.integers(0, len(data))), int(rng.integers(1, 6))
-        how = int(rng.integers(0, 6))
-        if how == 0:
-            data[at] ^= 1 << int(rng.integers(0, 8))
-        elif how == 1:
-            data[at : at + length] = rng.bytes(length)
-        elif how == 2:
-            del data[at : at + length]
-        elif how == 3:
-            data[at:at] = data[at : at + length]
-        elif how == 4:
-            data[at : at + 2] = bytes((0xFF, int(rng.integers(0xC0, 0x100))))
-        else:
-            del data[at:]
-        if not data:
-            return b""
-    return bytes(data)
+MARKERS = [bytes([0xFF, marker]) for marker in range(0xC0, 0x100)]
 
 
 def try_mutated(file, rng, part):
     """Decode a mutated file whole and its part alone: an error, or the same pixels."""
-    data = mutated(file, rng)
+    data = mutate_bytes(Random(int(rng.integers(2**32))), file, MARKERS)
     header, restarts = read_header(data), find_restarts(data)
     if header is None or header.height * header.width > 300_000:
         return
@@ -374,23 +356,6 @@ def try_mutated(file, rng, part):
     np.testing.assert_array_equal(inside, whole[part.top : part.bottom, part.left : part.right])
 
 
-def fuzz(count, seed):
-    """Try `count` mutated files and parts."""
-    rng = np.random.default_rng(seed)
-    files = [
-        encode_jpeg(drawn(h, w, c, seed=i), 60, s)
-        for i, (h, w, c, s) in enumerate(
-            [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
-        )
-    ]
-    exif = exif_of(3)
-    files.append(jpeg(drawn(48, 48), restart_marker_rows=1, exif=exif))
-    for i in range(count):
-        top, left = (int(n) for n in rng.integers(0, 40, 2))
-        part = JpegSegment(top, left, top + int(rng.integers(1, 40)), left + int(rng.integers(1, 40)))
-        try_mutated(files[i % len(files)], rng, part)
-
-
 def test_a_scan_header_of_no_bytes_is_no_crash():
     data = jpeg(drawn(20, 20), restart_marker_blocks=1)
     at = data.index(b"\xff\xda")
@@ -400,7 +365,18 @@ def test_a_scan_header_of_no_bytes_is_no_crash():
 
 
 def test_mutated_files_give_an_error_or_the_right_pixels():
-    fuzz(3000, seed=0)
+    rng = np.random.default_rng(0)
+    files = [
+        encode_jpeg(drawn(h, w, c, seed=i), 60, s)
+        for i, (h, w, c, s) in enumerate(
+            [(48, 64, 3, "4:2:0"), (33, 48, 3, "4:4:4"), (40, 72, 1, "4:2:0"), (64, 33, 3, "4:2:0")]
+        )
+    ]
+    files.append(jpeg(drawn(48, 48), restart_marker_rows=1, exif=exif_of(3)))
+    for i in range(3000):
+        top, left = (int(n) for n in rng.integers(0, 40, 2))
+        part = JpegSegment(top, left, top + int(rng.integers(1, 40)), left + int(rng.integers(1, 40)))
+        try_mutated(files[i % len(files)], rng, part)
 
 
 @pytest.mark.parametrize("first", [0, 3])
