@@ -24,6 +24,7 @@ from tensorstore_ds.annex.exporting.samples import Names, extent, short
 
 CLASSES = ("cat", "dög", "ant lion")
 NAMED = tsds.Keypoints(("nose", "left_eye", "right_eye"), ((1, 2),))
+RING, NO_RING = np.array([[5.0, 6], [20, 6], [12, 22]]), np.empty((0, 2))
 PIXELS = np.arange(30 * 40 * 3, dtype=np.uint8).reshape(30, 40, 3)
 
 
@@ -126,15 +127,20 @@ def test_objects_there_and_back(
     assert_same(store, found, *kept, atol=atol)
 
 
-def test_voc_with_keypoints_and_flags(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    values = objects(rng, 3, keypoints=3)
+@pytest.mark.parametrize(
+    ("to", "more"),
+    [
+        ("voc", {"difficult": [0, 1, 0], "truncated": [1, 0, 0]}),
+        ("cvat", {"occluded": [1, 0, 0], "difficult": [0, 1, 0], "polygons": [NO_RING, RING, NO_RING]}),
+    ],
+)
+def test_keypoints_and_flags_there_and_back(tmp_path: Path, to: str, more: dict[str, Any]) -> None:
+    values = objects(np.random.default_rng(0), 3, keypoints=3) | more
+    values["boxes"][1] = *RING.min(0), *RING.max(0)
     del values["visibility"]
-    values |= {"difficult": [0, 1, 0], "truncated": [1, 0, 0]}
     store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
-    tsds.export(store.path, tmp_path / "voc", "voc")
-    found = again(tmp_path / "voc", keypoints=NAMED)
-    assert_same(store, found, "boxes", "labels", "keypoints", "difficult", "truncated")
+    assert not tsds.export(store.path, tmp_path / to, to).left_out
+    assert_same(store, again(tmp_path / to, keypoints=NAMED), "boxes", "labels", "keypoints", *more)
 
 
 @pytest.mark.parametrize("is_labelled", [True, False])

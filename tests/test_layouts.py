@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from labelling_files import write
 from layouts import BOXES, CLASSES, HEIGHT, IMAGE, LAYOUTS, WIDTH
 
 
@@ -20,11 +21,8 @@ def image_bytes(name: str) -> bytes:
 
 
 def write_layout(root: Path, name: str) -> Path:
-    for path, content in LAYOUTS[name][0].items():
-        data = image_bytes(path) if content == IMAGE else content
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data if isinstance(data, bytes) else data.encode())
-    return root
+    files = LAYOUTS[name][0].items()
+    return write(root, {path: image_bytes(path) if content == IMAGE else content for path, content in files})
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -189,25 +189,6 @@ def test_cvat_has_degrees_clockwise_around_the_center(tmp_path: Path) -> None:
     assert found == pytest.approx([20, 15, 40, 25, 270], abs=1e-4)
 
 
-def test_cvat_there_and_back_with_all_it_has(tmp_path: Path) -> None:
-    keypoints = np.array([[[3.0, 4], [np.nan, np.nan]], [[5, 6], [7, 8]]])
-    values: dict[str, Any] = {
-        "boxes": np.array([[1.0, 2, 30, 40], [5, 6, 20, 22]]),
-        "labels": np.array([1, 0]),
-        "keypoints": keypoints,
-        "occluded": np.array([1, 0]),
-        "difficult": np.array([0, 1]),
-        "polygons": [np.empty((0, 2)), np.array([[5.0, 6], [20, 6], [12, 22]])],
-    }
-    named = tsds.Keypoints(("nose", "tail"))
-    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=named)
-    assert not tsds.export(store.path, tmp_path / "cvat", "cvat").left_out
-    found = objects(converted(tmp_path / "cvat", classes=CLASSES))
-    for name in ("boxes", "labels", "keypoints", "occluded", "difficult"):
-        np.testing.assert_array_equal(found[name], values[name])
-    assert [each.tolist() for each in found["polygons"]] == [each.tolist() for each in values["polygons"]]
-
-
 def test_labelme_counts_what_has_no_place_beside_polygons(tmp_path: Path) -> None:
     ring = np.array([[5.0, 6], [20, 6], [12, 22]])
     store = store_of(tmp_path / "s.tsds", samples(around_the_circle(2, 1), polygons=[ring]), CLASSES)

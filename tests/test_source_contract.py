@@ -391,6 +391,8 @@ def _hdf5_changes() -> Mapping[str, Callable[[Any], None]]:
     return {
         "a dataset": lambda file: file.create_dataset("mood", data=np.arange(9)),
         "texts": lambda file: file.create_dataset("mood", data=[b"good"] * 6),
+        "a number": lambda file: file.create_dataset("mood", data=5),
+        "complex numbers": lambda file: file.create_dataset("mood", data=np.ones(6, complex)),
         "a group": lambda file: file.create_group("mood").create_dataset("a", data=[1]),
         "an attribute": lambda file: file.attrs.create("mood", "good"),
         "an attribute of a dataset": lambda file: file["images"].attrs.create("mood", "good"),

@@ -165,16 +165,6 @@ def test_an_absent_filter(tmp_path: Path) -> None:
     refused(tmp_path / "a.h5", match=r"number 32001\), which is not installed\. Where the filter")
 
 
-def test_what_is_left_out(tmp_path: Path) -> None:
-    with h5py.File(write(tmp_path / "a.h5", x=GRAY, three=np.arange(3), complex=np.ones(6, complex)), "a") as file:
-        file["notes"] = ["a"] * 6
-        file["scalar"] = 5
-        file.create_group("optimizer")["weights"] = np.ones(6)
-    got = scan(tmp_path / "a.h5")
-    names = {where.partition(":")[2] for where, _ in got.left_out}
-    assert (names, got.fields) == ({"three", "complex", "notes", "scalar", "optimizer"}, [])
-
-
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     path = write(tmp_path / "weights.h5", kernel=np.ones((3, 3)))
     refused(path, match="expected a dataset of images")
