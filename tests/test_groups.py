@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import io
 import json
 import shutil
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
+from labelling_files import tar, write
 from small_stores import class_folders, tsds as command
 from stores import png_bytes, store_of
 from tensorstore_ds.conversion.groups import key_group
@@ -113,15 +112,11 @@ def visits(folder: Path, how: str) -> Any:
         columns = {"image": images, "Patient No": [each or None for each in patients], "boxes": [[1]] * 40}
         pq.write_table(pa.table(columns), folder / "x.parquet", row_group_size=7)
         return folder / "x.parquet"
-    with tarfile.open(folder / "0.tar", "w") as archive:
-        for i, (name, data) in enumerate(files.items()):
-            described = {"Patient No": patients[i] or None, "boxes": [[0, 0, 2, 2], [1, 1, 3, 3]], "labels": [0, 1]}
-            members = {name: data} | ({} if i == 38 else {f"{i:02d}.json": json.dumps(described).encode()})
-            for each, content in members.items():
-                info = tarfile.TarInfo(each)
-                info.size = len(content)
-                archive.addfile(info, io.BytesIO(content))
-    return folder / "0.tar"
+    members = list[tuple[str, bytes]]()
+    for i, each in enumerate(files.items()):
+        described = {"Patient No": patients[i] or None, "boxes": [[0, 0, 2, 2], [1, 1, 3, 3]], "labels": [0, 1]}
+        members += [each, *([] if i == 38 else [(f"{i:02d}.json", json.dumps(described).encode())])]
+    return write(folder, {"0.tar": tar(*members)}) / "0.tar"
 
 
 @pytest.mark.parametrize("how", ["list", "frame", "parquet", "webdataset", "crops", "joined"])
