@@ -88,15 +88,6 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def test_options_are_handed_on(asked: list[Any], tmp_path: Path) -> None:
-    run("s.tsds", "--out", tmp_path)
-    arguments = ["--raw", tmp_path, "--split", "val", "--batch-sizes", "7, 9", "--ways", "store,files", "--no-train"]
-    run("s.tsds", "--out", tmp_path, *arguments, "--seconds", 3, "--device", "cpu")
-    assert asked[1] == BenchOptions()
-    given = {"raw": tmp_path, "split": "val", "batch_sizes": (7, 9), "ways": ("store", "files"), "train": False}
-    assert asked[2] == BenchOptions(**given, seconds=3.0, device="cpu")
-
-
 def test_what_is_shown(asked: list[Any], tmp_path: Path) -> None:
     shown = run("s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  files, 0 workers +4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)

@@ -11,7 +11,6 @@ import pytest
 
 from small_stores import tsds
 from stores import store_of
-from tensorstore_ds.annex.measuring import DiagnoseOptions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,21 +61,3 @@ def test_loading_alone_and_json(path: Path) -> None:
     assert {"code", "line", "change", "evidence"} == found["verdicts"][0].keys()
     assert 40 * (784 + 8) <= found["measured"]["memory"]["nbytes"] < 40 * 800
     assert found["gain"] >= 1 and found["code"]
-
-
-def test_options_reach_the_library(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    def diagnose(store: str, options: DiagnoseOptions, progress: object) -> None:
-        seen.extend((store, options))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("tensorstore_ds.diagnose", diagnose)
-    assert tsds("doctor", path).exit_code == 130
-    assert seen == [path, DiagnoseOptions()]
-    seen.clear()
-    arguments = ["--split", "a", "--model", "base", "--batch-size", 3, "--seconds", 9, "--device", "cpu"]
-    tsds("doctor", path, *arguments, "--threads", 4, "--prefetch", 5)
-    assert seen[1] == DiagnoseOptions(
-        split="a", model="base", batch_size=3, seconds=9.0, device="cpu", num_threads=4, prefetch_factor=5
-    )

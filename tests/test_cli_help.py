@@ -216,6 +216,55 @@ def test_formats_are_those_of_the_library() -> None:
     assert set(options("convert")["format"].type.choices) == {"auto", *FORMATS}
 
 
+DIAGNOSE = DiagnoseOptions(
+    split="a", model="base", batch_size=3, seconds=9.0, device="cpu", num_threads=4, prefetch_factor=5
+)
+BENCH = BenchOptions(
+    raw=VALID, split="val", batch_sizes=(7, 9), ways=("store", "files"), train=False, seconds=3.0, device="cpu"
+)
+
+
+@pytest.mark.parametrize(
+    ("words", "function", "expected"),
+    [
+        (
+            "warm STORE --threads 3 --budget 1GiB --split train",
+            "warm",
+            {"splits": ("train",), "budget": 2**30, "threads": 3},
+        ),
+        ("verify STORE", "verify", {"threads": None}),
+        ("verify STORE --threads 3", "verify", {"threads": 3}),
+        ("doctor STORE", "diagnose", DiagnoseOptions()),
+        (
+            "doctor STORE --split a --model base --batch-size 3 --seconds 9 --device cpu --threads 4 --prefetch 5",
+            "diagnose",
+            DIAGNOSE,
+        ),
+        ("bench STORE", "bench", BenchOptions()),
+        (
+            "bench STORE --raw VALID --split val --batch-sizes 7,9 --ways store,files --no-train "
+            "--seconds 3 --device cpu",
+            "bench",
+            BENCH,
+        ),
+    ],
+)
+def test_flags_reach_the_library(words: str, function: str, expected: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+
+    def called(*given: object, **named: object) -> None:
+        seen.append(named if isinstance(expected, dict) else given[1])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"tensorstore_ds.{function}", called)
+    places = {"STORE": VALID / "minimal.tsds", "VALID": VALID}
+    assert tsds(*(places.get(word, word) for word in words.split())).exit_code == 130
+    if isinstance(expected, dict):
+        assert expected.items() <= seen[0].items()
+    else:
+        assert seen == [expected]
+
+
 def loaded(*commands: Sequence[str]) -> list[set[str]]:
     """Modules in a process by their top-level names, after each of the commands that it runs."""
     code = (

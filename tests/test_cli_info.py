@@ -112,10 +112,20 @@ def test_json_has_it_all() -> None:
     assert found["residency"]["train/image"]["nbytes"] == 6 * 8 * 8 * 3 + 24
 
 
-def test_residency_that_is_not_known_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("command", "status", "shown"),
+    [
+        ("info", 0, r"train/image +\d+ B +\?  not available on plan9$"),
+        ("warm", 0, r"train/image +\d+ B +\? +\?  not available on plan9$"),
+        ("evict", 1, r"^tsds: \S+minimal\.tsds: expected Linux [^\n]+, found plan9\.$"),
+    ],
+)
+def test_elsewhere_residency_is_not_known(
+    command: str, status: int, shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.platform", "plan9")
-    shown = tsds("info", VALID / "minimal.tsds").stdout
-    assert re.search(r"train/image +\d+ B +\?  not available on plan9$", shown, re.MULTILINE)
+    done = tsds(command, VALID / "minimal.tsds")
+    assert done.exit_code == status and re.search(shown, done.output, re.MULTILINE)
 
 
 def test_samples_without_a_label(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -51,19 +50,6 @@ def test_json() -> None:
     problems = json.loads(done.stdout)["problems"]
     assert done.exit_code == 1 and done.stderr == ""
     assert problems[0]["reason"] == "checksum"
-
-
-def test_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def verify(path: Path, *, sha256: str | None, threads: int | None, progress: object) -> list[object]:
-        seen.append(threads)
-        return []
-
-    monkeypatch.setattr("tensorstore_ds.verify", verify)
-    tsds("verify", VALID / "minimal.tsds")
-    tsds("verify", VALID / "minimal.tsds", "--threads", 3)
-    assert seen == [None, 3]
 
 
 def test_only_the_store_that_is_meant(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import tensorstore_ds
 from cold_stores import linux, make_cold, make_store
-from small_stores import VALID, tsds
+from small_stores import tsds
 
 
 @pytest.fixture(scope="module")
@@ -58,22 +58,3 @@ def test_json(store: tensorstore_ds.Store) -> None:
     assert {column["resident"] for column in found["before"].values()} == {0}
     assert list(found["after"]) == ["train/image", "train/label", "val/image", "val/label"]
     assert found["seconds"] >= 0 and found["budget"] > found["read"]
-
-
-def test_threads_and_budget_are_handed_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    def warm(store: object, *, splits: object, budget: int, threads: int, progress: object) -> int:
-        seen.append((splits, budget, threads))
-        return 0
-
-    monkeypatch.setattr("tensorstore_ds.warm", warm)
-    tsds("warm", VALID / "minimal.tsds", "--threads", 3, "--budget", "1GiB", "--split", "train")
-    assert seen == [(("train",), 2**30, 3)]
-
-
-def test_elsewhere_the_share_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.platform", "plan9")
-    done = tsds("warm", VALID / "minimal.tsds")
-    assert done.exit_code == 0
-    assert re.search(r"train/image +\d+ B +\? +\?  not available on plan9\n", done.stdout)

@@ -115,6 +115,16 @@ def test_epoch_and_seed_change_the_order_and_nothing_else_does(name):
     assert len(orders) == 36
 
 
+@given(size=st.integers(0, 40), other=st.integers(1, 9), start=st.integers(0, 45))
+def test_what_is_left_of_an_uneven_epoch_is_divided_anew(size, other, start):
+    uneven = {"even_batches": False, "seed": 3}
+    whole = ShuffleSampler(size, seed=3).rows()[start:]
+    rest = [ShuffleSampler(size, rank=r, num_replicas=other, **uneven).after(min(start, size)) for r in range(other)]
+    rows = [sampler.rows() for sampler in rest]
+    assert [len(each) for each in rows] == [len(sampler) for sampler in rest]
+    assert [rows[i % other][i // other] for i in range(len(whole))] == whole.tolist()
+
+
 @pytest.mark.parametrize("name", DEALT)
 @given(replicas=st.integers(1, 5), drop_last=st.booleans(), first=st.integers(0, 14), nrows=st.integers(1, 5))
 def test_an_order_can_be_had_by_pieces_from_any_row_on(name, replicas, drop_last, first, nrows):

@@ -229,9 +229,14 @@ def test_it_becomes_the_store_by_being_read(server: FaultyServer) -> None:
 # --- what fails ---------------------------------------------------------------------------------------------------
 
 
+#: Of a URL with a signature, whose requests this library makes itself.
+signed = pytest.mark.parametrize("query", ["", "?X-Amz-Signature=very-secret"], ids=["plain", "signed"])
+
+
+@signed
 @pytest.mark.parametrize("fault", [503, "cut", "wrong"])
-def test_a_fault_that_passes_is_not_noticed(server: FaultyServer, stores: Path, fault: int | str) -> None:
-    store = tsds.open(f"{server.url}/raw.tsds")
+def test_a_fault_that_passes_is_not_noticed(server: FaultyServer, stores: Path, fault: int | str, query: str) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds{query}")
     store["train"]["image"][0]
     faults = iter([fault, fault] if fault == 503 else [fault])
     server.fault = lambda request: next(faults, None)
@@ -260,17 +265,18 @@ def test_wrong_metadata(server: FaultyServer, name: str) -> None:
         tsds.open(f"{server.url}/raw.tsds")["train"]["image"][0]
 
 
-def test_another_store_in_its_place(stores: Path, tmp_path: Path) -> None:
+@signed
+def test_another_store_in_its_place(stores: Path, tmp_path: Path, query: str) -> None:
     shutil.copytree(stores / "raw.tsds", tmp_path / "a.tsds")
     with faulty_server(tmp_path) as server:
-        store = tsds.open(f"{server.url}/a.tsds")
+        store = tsds.open(f"{server.url}/a.tsds{query}")
         store["train"]["image"][0]
         shutil.rmtree(tmp_path / "a.tsds")
         store_of(tmp_path / "a.tsds", detections(ROWS, seed=5, shape=(64, 64, 3)), ["a", "b"])
         with pytest.raises(tsds.RemoteError, match=r"replaced by another\. Open the store again") as caught:
             store["train"]["image"][ROWS - 1]
         assert caught.value.reason == "replaced"
-        again = tsds.open(f"{server.url}/a.tsds")
+        again = tsds.open(f"{server.url}/a.tsds{query}")
         assert again.sha256 != store.sha256
         assert np.array_equal(again["train"]["image"][7], tsds.open(tmp_path / "a.tsds")["train"]["image"][7])
 

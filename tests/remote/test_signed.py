@@ -86,23 +86,3 @@ def test_what_fails_is_one_line(two: tuple[Proxy, Proxy], fault: Fault, says: st
         tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")
     assert "very-secret" not in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", ["status", "cut", "flip"])
-def test_a_fault_that_passes_is_not_noticed(two: tuple[Proxy, Proxy], store: tsds.Store, kind: str) -> None:
-    first, _ = two
-    column = tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")["train"].column("image")
-    column.take([0])
-    first.faults.append(Fault(kind, "image/c/", times=1))
-    rows = range(len(column))
-    assert np.array_equal(column.take(rows), store["train"].column("image").take(rows))
-    assert first.next_fault("image/c/") is None
-
-
-def test_another_store_in_its_place_is_noticed(two: tuple[Proxy, Proxy], store: tsds.Store) -> None:
-    first, _ = two
-    opened = tsds.open(f"{first.url}/s.tsds?{SIGNATURE}")["train"].column("image")
-    opened.take([0])
-    first.faults.append(Fault("status", "image/c/", status=412))
-    with pytest.raises(tsds.RemoteError, match="Open the store again"):
-        opened.take([len(opened) // 3])
