@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-import tensorstore_ds
-from stores import class_folders
 from tensorstore_ds.annex.measuring import BenchOptions
 from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Way
 from tsds_cli.annex import measure as command
@@ -24,42 +22,6 @@ def run(*arguments: object) -> Result:
         if failure is None:
             raise result.exception
     return result
-
-
-@pytest.mark.slow
-@pytest.mark.drawn(2, of="races")
-def test_a_table_of_all_ways_and_batch_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and the store, on one core's worth of workers, over 18 images."""
-    folder, source = tmp_path, class_folders(tmp_path / "raw", per_class=9)
-    tensorstore_ds.convert(source, folder / "s.tsds", tensorstore_ds.ConvertOptions(workers=0))
-    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.usable_cores", lambda: 1)
-    monkeypatch.setattr("tensorstore_ds.annex.measuring.bench.ROUNDS", 1)
-    arguments = ["--raw", source, "--seconds", 0.04, "--batch-sizes", "5,100", "--device", "cpu"]
-    done = run(folder / "s.tsds", *arguments, "--ways", "files,store,device", "--out", folder / "out")
-    assert done.exit_code == 0, done.output
-    assert "s.tsds, train  18 samples of 6x5x1, batches on cpu" in done.stdout
-    assert "batch 5, 4 batches per epoch" in done.stdout and "batch 18, 1 batch per epoch" in done.stdout
-    time = r"[\d.]+ [mµ]?s +[\d,]+ +[\d,.]+"
-    for title in ("files (ImageFolder), 0 workers", "files (ImageFolder), 1 worker", "store, tensorstore-ds"):
-        assert len(re.findall(rf"^  {re.escape(title)} +{time} +{time} +[\d.]+ [MG]B$", done.stdout, re.MULTILINE)) == 2
-    firsts = re.findall(r"^  files \(ImageFolder\), 0 workers +[\d.]+ m?s +[\d.]+ m?s +18", done.stdout, re.MULTILINE)
-    assert firsts or "could not be dropped" in done.stdout or "does not tell" in done.stdout
-    assert done.stdout.count("all 18 samples: pixels and labels as stored") == 3
-    assert "store, tensorstore-ds on the GPU" in done.stdout and "not measured: there is no GPU" in done.stdout
-    for phase in ("loading", "training"):
-        said = rf"^{phase}: tensorstore-ds has [\d,.]+( to [\d,.]+)?x the speed of the best way from files$"
-        assert re.search(said, done.stdout, re.MULTILINE)
-    assert "as fast as the best TensorDataset" not in done.stdout
-
-    data = json.loads((folder / "out" / "bench.json").read_text())
-    assert data["samples"] == 18 and data["batch_sizes"] == [5, 18] and not data["interrupted"]
-    cells = {(cell["way"], cell["phase"], cell["batch_size"]): cell for cell in data["cells"]}
-    assert len(cells) == 4 * 2 * 2
-    assert all((cell["seconds"] is None) == (cell["way"] == "device") for cell in cells.values())
-    assert cells["files-0", "load", 5]["ratio"] == 1
-    correct = {row["name"]: row["correct"] for row in data["ways"] if row["correct"] is not None}
-    assert correct == dict.fromkeys(("files-0", "files-1", "store"), True)
-    assert len(list(source.rglob("*.png"))) == 36 and not list(folder.rglob("VOCdevkit"))  # the source is as it was
 
 
 # --- without measuring -----------------------------------------------------------------------------------------------

@@ -85,24 +85,6 @@ def test_the_order_of_all_ranks_together_does_not_depend_on_their_number(name, r
     assert together.tolist() == np.resize(order, total).tolist()
 
 
-@pytest.mark.parametrize("name", ["shuffle", "subset", "blocks"])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 8, 13])
-def test_all_ranks_together_see_every_row_once(name, replicas):
-    every = Counter(EVERY[name]().rows().tolist())
-    assert every == Counter(SUBSET if name == "subset" else range(12 if name == "shuffle" else 11))
-    padded = Counter(row for sampler in ranks(EVERY[name], replicas) for row in sampler)
-    assert padded >= every
-    assert padded.total() == -(-every.total() // replicas) * replicas
-    cut = Counter(row for sampler in ranks(EVERY[name], replicas, drop_last=True) for row in sampler)
-    assert cut <= every
-    assert cut.total() == every.total() // replicas * replicas
-    uneven = ranks(EVERY[name], replicas, even_batches=False)
-    lengths = [len(sampler.rows()) for sampler in uneven]
-    assert Counter(row for sampler in uneven for row in sampler) == every
-    assert lengths == [len(sampler) for sampler in uneven] == sorted(lengths, reverse=True)
-    assert max(lengths) - min(lengths) <= 1 and {sampler.total_size for sampler in uneven} == {every.total()}
-
-
 @pytest.mark.parametrize("name", RANDOM)
 def test_epoch_and_seed_change_the_order_and_nothing_else_does(name):
     orders = set()
