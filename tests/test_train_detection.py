@@ -338,9 +338,9 @@ def test_a_broken_file_of_weights_is_one_line(store: Path, tmp_path: Path) -> No
 # --- right, wrong and missed -------------------------------------------------------------------------------------
 
 
-def plainly_matched(found: Any, truth: Any) -> tuple[list[bool], list[bool], list[bool]]:
+def plainly_judged(found: Any, truth: Any) -> list[Any]:
     """As the definition says, one detection after the other."""
-    free, right, counts = truth[:, 2] == 0, [False] * len(found), [True] * len(found)
+    free, right, counts = truth[:, 2] == 0, np.zeros(len(found), bool), np.ones(len(found), bool)
     ious = box_iou(torch.from_numpy(found[:, 3:]), torch.from_numpy(truth[:, 3:])).numpy()
     for i in sorted(range(len(found)), key=lambda i: -found[i, 2]):
         same_class = truth[:, 1] == found[i, 1]
@@ -352,7 +352,7 @@ def plainly_matched(found: Any, truth: Any) -> tuple[list[bool], list[bool], lis
             width, height = np.minimum(found[i, 5:], crowd[2:]) - np.maximum(found[i, 3:5], crowd[:2])
             area = (found[i, 5] - found[i, 3]) * (found[i, 6] - found[i, 4])
             counts[i] &= not (width > 0 and height > 0 and width * height >= 0.5 * area)
-    return right, free.tolist(), counts
+    return [found[right], found[counts & ~right], truth[free], truth[truth[:, 2] != 0]]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -369,9 +369,9 @@ def test_matches_are_those_of_the_definition_from_any_score_on(seed: int) -> Non
     truth = rows(count, rng.random(count) < 0.2)
     matches = matched(found, truth)
     for score in (0, 0.3, 0.75, 2):
-        kept, right, missed, counts = matches.from_score(found, truth, score)
-        np.testing.assert_array_equal(kept, found[found[:, 2] >= score])
-        assert (right.tolist(), missed.tolist(), counts.tolist()) == plainly_matched(kept, truth)
+        expected = plainly_judged(found[found[:, 2] >= score], truth)
+        for judged, definition in zip(matches.from_score(score), expected, strict=True):
+            np.testing.assert_array_equal(judged, definition)
 
 
 def test_an_evaluation_computes_the_precision_once(

@@ -45,20 +45,29 @@ RIGHT, WRONG, MISSED, IGNORED = "#22c55e", "#ff4b4b", "#ffd60a", "#9aa0a6"
 BoxRows = NDArray[np.float32]
 
 
+class Judged(NamedTuple):
+    """The rows of an image, judged from a score on. Other detections in ignored objects are in none of them."""
+
+    right: BoxRows  #: Detections that are matched with an object.
+    wrong: BoxRows  #: Detections that count, and are not.
+    missed: BoxRows  #: Objects that no detection is matched with.
+    ignored: BoxRows  #: Objects that are ignored.
+
+
 class Matches(NamedTuple):
     """Matches of the detections of an image with its objects; detections of lower scores do not affect the others."""
 
+    found: BoxRows  #: (M, 7) the detections.
+    truth: BoxRows  #: (N, 7) the objects.
     which: NDArray[np.int64]  #: (M,) index of the object that a detection is matched with, or -1.
     counts: NDArray[np.bool_]  #: (M,) whether a detection counts: it does not where half of it lies in an ignored one.
 
-    def from_score(
-        self, found: BoxRows, truth: BoxRows, score: float
-    ) -> tuple[BoxRows, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.bool_]]:
-        """Detections with at least a score: which are right, which objects are missed, and which detections count."""
-        kept = found[:, 2] >= score
-        which, missed = self.which[kept], truth[:, 2] == 0
-        missed[which[which >= 0]] = False
-        return found[kept], which >= 0, missed, self.counts[kept]
+    def from_score(self, score: float) -> Judged:
+        """Judge the detections with at least a score."""
+        kept, right, missed = self.found[:, 2] >= score, self.which >= 0, self.truth[:, 2] == 0
+        missed[self.which[kept & right]] = False
+        wrong = self.found[kept & self.counts & ~right]
+        return Judged(self.found[kept & right], wrong, self.truth[missed], self.truth[self.truth[:, 2] != 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +95,7 @@ class StoreDetections:
         if self.objects is None or not len(self.detections):
             return SCORE
         scores, right = [], []
-        for found, _, (which, counts) in self._matched:
+        for found, _, which, counts in self._matched:
             scores.append(found[counts, 2])
             right.append(which[counts] >= 0)
         ranked = np.concatenate(scores)
@@ -147,44 +156,29 @@ class StoreDetections:
         """
         self._truth()
         least = self.best_score() if score is None else score
-        judged = [matches.from_score(found, truth, least) for found, truth, matches in self._matched]
-        mistakes = [int((counts & ~right).sum() + missed.sum()) for _, right, missed, counts in judged]
+        judged = [matches.from_score(least) for matches in self._matched]
+        mistakes = [len(each.wrong) + len(each.missed) for each in judged]
         worst = sorted(range(len(mistakes)), key=lambda row: (-mistakes[row], row))[:count]
-        totals = np.zeros(3, int)
         cells = []
         with quiet_pillow():
             for row in worst:
-                found, right, missed, counts = judged[row]
-                truth = self._matched[row][1]
-                numbers = [int(right.sum()), int((counts & ~right).sum()), int(missed.sum())]
-                totals += numbers
+                right, wrong, missed, _ = map(len, judged[row])
                 picture, scale = magnified(picture_of(self.split, row, "image"), SIDE)
-                self._draw(picture, scale, found, truth, right, missed, counts)
-                cells.append(
-                    Cell(picture, [f"{numbers[1]} wrong, {numbers[2]} missed, {numbers[0]} right"], self.split.key(row))
-                )
-        legend = [(RIGHT, f"right {totals[0]:,}"), (WRONG, f"wrong {totals[1]:,}"), (MISSED, f"missed {totals[2]:,}")]
+                self._draw(picture, scale, judged[row])
+                cells.append(Cell(picture, [f"{wrong} wrong, {missed} missed, {right} right"], self.split.key(row)))
+        right, wrong, missed = (sum(len(judged[row][i]) for row in worst) for i in range(3))
+        legend = [(RIGHT, f"right {right:,}"), (WRONG, f"wrong {wrong:,}"), (MISSED, f"missed {missed:,}")]
         legend.append((IGNORED, "ignored"))
         title = f"{self.split.name}: the {len(cells):,} worst of {len(self.split):,} samples"
         return sheet_of(f"{title}, score {least:.2f} or more, IoU {OVERLAP}", cells, legend)
 
-    def _draw(
-        self,
-        picture: Image.Image,
-        scale: float,
-        found: BoxRows,
-        truth: BoxRows,
-        right: NDArray[np.bool_],
-        missed: NDArray[np.bool_],
-        counts: NDArray[np.bool_],
-    ) -> None:
-        shown = [(IGNORED, truth[truth[:, 2] != 0], False), (MISSED, truth[missed], False)]
-        shown += [(RIGHT, found[right], True), (WRONG, found[counts & ~right], True)]
-        boxes = np.concatenate([rows[:, 3:] for _, rows, _ in shown]) * scale
-        colors = [color for color, rows, _ in shown for _ in rows]
+    def _draw(self, picture: Image.Image, scale: float, judged: Judged) -> None:
+        shown = {IGNORED: judged.ignored, MISSED: judged.missed, RIGHT: judged.right, WRONG: judged.wrong}
+        boxes = np.concatenate([rows[:, 3:] for rows in shown.values()]) * scale
+        colors = [color for color, rows in shown.items() for _ in rows]
         names = [
-            f"{self.classes[int(row[1])]} {row[2]:.2f}" if scored else self.classes[int(row[1])]
-            for _, rows, scored in shown
+            f"{self.classes[int(row[1])]} {row[2]:.2f}" if color in (RIGHT, WRONG) else self.classes[int(row[1])]
+            for color, rows in shown.items()
             for row in rows
         ]
         draw_boxes(picture, boxes, colors, names)
@@ -195,12 +189,11 @@ class StoreDetections:
         return self.objects
 
     @functools.cached_property
-    def _matched(self) -> list[tuple[BoxRows, BoxRows, Matches]]:
-        """The detections and the objects of each image, and their matches."""
+    def _matched(self) -> list[Matches]:
+        """The matches of each image."""
         both = self.detections, self._truth()
         ends = [np.searchsorted(rows[:, 0], np.arange(1, len(self.split))) for rows in both]
-        images = zip(*(np.split(rows, end) for rows, end in zip(both, ends, strict=True)), strict=True)
-        return [(found, truth, matched(found, truth)) for found, truth in images]
+        return list(map(matched, *(np.split(rows, end) for rows, end in zip(both, ends, strict=True))))
 
 
 def matched(found: BoxRows, truth: BoxRows) -> Matches:
@@ -218,7 +211,7 @@ def matched(found: BoxRows, truth: BoxRows) -> Matches:
     if crowds.any():
         corners = np.minimum(found[:, None, 5:], truth[:, 5:]) - np.maximum(found[:, None, 3:5], truth[:, 3:5])
         inside &= corners.clip(0).prod(2) >= OVERLAP * (found[:, 5:] - found[:, 3:5]).prod(1)[:, None]
-    return Matches(which, (which >= 0) | ~inside.any(axis=1))
+    return Matches(found, truth, which, (which >= 0) | ~inside.any(axis=1))
 
 
 def in_stored_pixels(rows: BoxRows, split: Split, canvas: tuple[int, int]) -> BoxRows:
