@@ -98,15 +98,13 @@ def _slurm(folder: Path, repeat: int) -> list[Figure]:
                 while not out.exists():
                     time.sleep(0.02)
 
-            seconds = seconds_of(run)
-            shutil.rmtree(out)
+            seconds = seconds_of(run, makes=out)
             cluster.wait(lambda: not (folder / "o.tsds.partial").exists())
             return seconds
 
         quiet: Any = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
         plain = partial(_command, out, "convert", source, out, *_flags(), "--workers", 2)
         seconds, own = alternate([plain, array], repeat)
-    shutil.rmtree(source)
     return [_figure(_TIMES * _PHOTOS, "Slurm, an array of two tasks on two nodes", own, seconds)]
 
 
@@ -116,9 +114,7 @@ def _flags() -> list[str]:
 
 def _command(out: Path, *words: object) -> float:
     command = [*_TSDS, *map(str, words)]
-    seconds = seconds_of(lambda: subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL))
-    shutil.rmtree(out, ignore_errors=True)
-    return seconds
+    return seconds_of(lambda: subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL), makes=out)
 
 
 def _by_hand(folder: Path, out: Path) -> float:
@@ -132,9 +128,7 @@ def _by_hand(folder: Path, out: Path) -> float:
             assert process.wait() == 0
         subprocess.run([*_TSDS, "commit", out], check=True, **quiet)
 
-    seconds = seconds_of(run)
-    shutil.rmtree(out)
-    return seconds
+    return seconds_of(run, makes=out)
 
 
 def _dask(stack: ExitStack, folder: Path, out: Path) -> Callable[[], float]:
@@ -155,9 +149,8 @@ def _ray(stack: ExitStack, folder: Path, out: Path) -> Callable[[], float]:
 
 def _on(engine: Any, folder: Path, out: Path, address: str | None) -> float:
     """In this process, as a cluster that runs is used; the command would need a second more to start."""
-    seconds = seconds_of(lambda: tsds.clusters.convert_on(engine, folder / "photos", out, _OPTIONS, scheduler=address))
-    shutil.rmtree(out)
-    return seconds
+    photos = folder / "photos"
+    return seconds_of(lambda: tsds.clusters.convert_on(engine, photos, out, _OPTIONS, scheduler=address), makes=out)
 
 
 # --- in fresh processes -------------------------------------------------------------------------------------------
@@ -181,10 +174,8 @@ def plan_many(folder: Path) -> dict[str, float]:
     with suppress(tsds.SourceError):  # its images are not there
         tsds.clusters.convert_task(out, shards=[("train", 7)], workers=0, progress=lambda event: None)
     first = time.perf_counter() - began
-    partial_folder = folder / "many.tsds.partial"
-    nbytes = sum(path.stat().st_size for path in partial_folder.rglob("*") if path.is_file())
-    shutil.rmtree(partial_folder)
-    shutil.rmtree(source)
+    planned = (folder / "many.tsds.partial").rglob("*")
+    nbytes = sum(path.stat().st_size for path in planned if path.is_file())
     return {"seconds": seconds, "rss": rss, "first": first, "nbytes": nbytes}
 
 
@@ -197,5 +188,4 @@ def commit_many(folder: Path) -> dict[str, float]:
     plan = seconds_of(lambda: tsds.clusters.plan(source, out, options, progress=lambda event: None))
     tsds.clusters.convert_task(out, 0, 1, progress=lambda event: None)
     seconds = seconds_of(lambda: tsds.clusters.commit(out))
-    shutil.rmtree(out)
     return {"seconds": seconds, "plan": plan}

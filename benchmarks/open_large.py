@@ -72,7 +72,6 @@ def measure(settings: Settings) -> dict[str, Any]:
         Figure(f"open a store of {_SHARDS:,} shards: time", median["seconds"], SECONDS, "s", note=note),
         Figure(f"the root's zarr.json of {_SHARDS:,} shards", root, ROOT_MEGABYTES, "MB"),
     ]
-    shutil.rmtree(many)
     return as_result(figures)
 
 

@@ -78,9 +78,7 @@ def _web(root: Path, folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _pull(url: str, out: Path) -> float:
-    seconds = seconds_of(lambda: tsds.pull(f"{url}/s.tsds", out, workers=_WORKERS))
-    shutil.rmtree(out)
-    return seconds
+    return seconds_of(lambda: tsds.pull(f"{url}/s.tsds", out, workers=_WORKERS), makes=out)
 
 
 def _obstore(url: str, store: Path, out: Path) -> float:
@@ -101,9 +99,7 @@ def _obstore(url: str, store: Path, out: Path) -> float:
         with ThreadPoolExecutor(_WORKERS) as pool:
             list(pool.map(fetch, names))
 
-    seconds = seconds_of(run)
-    shutil.rmtree(out)
-    return seconds
+    return seconds_of(run, makes=out)
 
 
 def _killed(account: Served, out: Path, nbytes: int) -> tuple[int, int]:

@@ -42,7 +42,6 @@ def write_store(path: Path, rows: int) -> None:
             objects = {"boxes": boxes, "labels": labels[[pick, other]]}
             writer.append("train", image=large[pick], label=int(labels[pick]), score=score, objects=objects)
     tsds.editing.merge_stores([part] * (rows // PART), path)
-    shutil.rmtree(part)
 
 
 @contextmanager

@@ -69,8 +69,6 @@ def _encoded(settings: Settings) -> tuple[list[Figure], list[dict[str, Any]]]:
             ours, theirs = alternate(timings, settings.repeat)
         except RuntimeError as error:
             return [Figure(what, None, TARGET, "x", at_least=True, note=str(error))], []
-        finally:
-            shutil.rmtree(files)
     walls, cpus = zip(
         *[[rates(count, seconds) for seconds in zip(*side, strict=True)] for side in (ours, theirs)], strict=True
     )
@@ -120,7 +118,6 @@ def _kept(settings: Settings) -> list[Figure]:
 
     timings = [copying, partial(converting, "headers"), partial(converting, "full")]
     copied, headers, full = alternate(timings, settings.repeat)
-    shutil.rmtree(files)
     speeds = [f"{rates(nbytes / 1e6, own)} MB/s" for own in (headers, copied)]
     images = [f"{rates(len(paths), own)} images/s" for own in (headers, full)]
     what = f"convert {name} to `source`, {WORKERS} workers: speed,"

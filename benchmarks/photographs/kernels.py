@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from functools import partial
 from typing import Any
 
@@ -32,7 +31,6 @@ def measure(settings: Settings) -> dict[str, Any]:
                 rows.append(_row(loader, settings.repeat, encoding=encoding, task=task, threads=threads))
                 what = f"photographs, `{encoding}`, {task}, {threads} threads: CPU time without kernels, relative"
                 figures.append(Figure(what, rows[-1]["cpu_ratio"], 1.0, "x", at_least=True, note=name))
-        shutil.rmtree(target)
     return as_result(figures, kernels=native.core.variant(), photographs=name, rows=rows)
 
 

@@ -43,7 +43,6 @@ def measure(settings: Settings) -> dict[str, Any]:
     in_one_thread = [replace(way, threads=1) for way in kept]
     crops = {"train": [*STORES.values(), *in_one_thread, *others], "validate": [*kept, *others]}
     races = [_raced(task, name, files, ways, settings) for task, ways in crops.items()]
-    shutil.rmtree(files)
     voc = settings.scratch / "voc"
     write_voc(voc, ANNOTATED)
     races.append(_raced("detect", "synthetic photographs with boxes", voc, [STORES["source"], TORCHVISION], settings))

@@ -43,11 +43,11 @@ class ViewerPages:
     """Files that `tsds view` serves in addition to a store.
 
     `settings` are those of ``view.json``; see `main.js`. `files` are read for each request, by the name in the URL. The
-    page stores tags in the file `tags`, unless that is None.
+    page stores tags in the file `tags`, and is told so, unless that is None.
     """
 
     def __init__(self, settings: Mapping[str, Any], files: Mapping[str, Path], tags: Path | None) -> None:
-        self._settings = json.dumps(settings).encode()
+        self.settings = dict(settings) if tags is None else {**settings, "tags": "tags.json"}
         self._files = files
         self._tags = tags
 
@@ -58,7 +58,7 @@ class ViewerPages:
             media_type = "text/javascript" if name.endswith(".js") else mimetypes.guess_type(name)[0] or ""
             return Page(page_files()[name], f"{media_type}; charset=utf-8", _HEADERS)
         if name == "view.json":
-            return Page(self._settings, "application/json", _HEADERS)
+            return Page(json.dumps(self.settings).encode(), "application/json", _HEADERS)
         if name == "tags.json" and self._tags is not None:
             tags = read_page_file(self._tags)
             return Page(tags if tags and are_tags(tags) else b"{}", "application/json", _HEADERS)

@@ -81,12 +81,9 @@ def show(
         if split is not None and files is not None:
             _ = files.content.store[split]
         where = None if findings is None else _findings(findings, stack)
-        settings = found.settings("store/", where)
-        if found.tags is not None:
-            settings["tags"] = "tags.json"
-        pages = ViewerPages(settings, found.files(where), found.tags)
+        pages = ViewerPages(found.settings(where), found.files(where), found.tags)
         view = "" if split is None else urlencode({"split": split})
-        widget = StoreWidget(files, pages, settings, view=view, height=height)
+        widget = StoreWidget(files, pages, view=view, height=height)
         weakref.finalize(widget, stack.pop_all().close)
     return widget
 

@@ -43,12 +43,12 @@ class Target:
     tags: Path | None
     is_run: bool = False
 
-    def settings(self, store: str, findings: Path | None) -> dict[str, Any]:
-        """Settings for ``view.json``; `store` is the URL of the store, relative to the page."""
+    def settings(self, findings: Path | None) -> dict[str, Any]:
+        """Settings for ``view.json``, with URLs relative to the page."""
         runs = [{"name": run.name, "url": f"run{number}.jsonl"} for number, run in enumerate(self.runs)]
         found: dict[str, Any] = {"title": self.title, "runs": runs, "notes": self.notes}
         if self.store is not None:
-            found |= {"store": store, "path": words.shown_path(self.store)}
+            found |= {"store": "store/", "path": words.shown_path(self.store)}
         if findings is not None:
             return {**found, "findings": "findings.json", "view": "findings"}
         return {**found, "view": "training"} if self.is_run else found
@@ -102,9 +102,7 @@ def view(
     with ExitStack() as stack:
         found = find_target(target, runs, options, stack)
         where = None if findings is None else findings_file(findings)
-        settings = found.settings("store/", where)
-        if found.tags is not None:
-            settings["tags"] = "tags.json"
+        settings = found.settings(where)
         if rows is not None:
             settings["rows"] = {name: list(some) for name, some in rows.items()}
         pages = ViewerPages(settings, found.files(where), found.tags)
@@ -148,7 +146,7 @@ def export_view(
         found = find_target(target, runs, options, stack, is_shown_here=False)
         where = None if findings is None else findings_file(findings)
         files = {name: read_page_file(path) or b"" for name, path in found.files(where).items()}
-        settings = {**found.settings("store/", where), "path": found.title}
+        settings = {**found.settings(where), "path": found.title}
         write_page(out, settings, files)
         if found.store is not None:
             pull(found.store, out / "store")

@@ -39,10 +39,8 @@ class StoreWidget(anywidget.AnyWidget):
     height = traitlets.Int().tag(sync=True)
     _settings = traitlets.Dict().tag(sync=True)
 
-    def __init__(
-        self, files: ServedFiles | None, pages: ViewerPages, settings: dict[str, Any], *, view: str, height: int
-    ) -> None:
-        super().__init__(view=view, height=height, _settings=settings)
+    def __init__(self, files: ServedFiles | None, pages: ViewerPages, *, view: str, height: int) -> None:
+        super().__init__(view=view, height=height, _settings=pages.settings)
         self._files = files
         self._pages = pages
         self.on_msg(self._answer)
