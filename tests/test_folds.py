@@ -135,7 +135,7 @@ def test_groups_are_as_even_as_scikit_learns_up_to_a_group(seed: int, stratified
         whole = np.bincount(labels, minlength=classes)[:, None] / rows
         worst, other = np.abs(shares - whole).max(), np.abs(theirs - whole).max()
         assert worst <= other + bound / (rows / k)
-        assert found.largest_deviation() == pytest.approx(worst)
+        assert found.as_data()["repeat"][0]["largest_deviation"] == pytest.approx(worst)
 
 
 def test_one_group_for_each_fold_fills_all_folds(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, overload
 
@@ -40,6 +41,8 @@ _REPEATS = replace(_SEED, name="repeats", at_least=1, at_most=None)
 _CLASSES, _NAME = 30, 24
 #: Keys that are read together.
 _ROWS = 10_000
+#: Returns the key of a row, given its place in what is divided.
+_KeyOf = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Fold:
     repeat: int
 
 
+@dataclass(frozen=True, repr=False, eq=False)
 class Folds(Sequence[Fold]):
     """Result of `folds`: a sequence of `repeats` x `k` folds, ordered by repeat.
 
@@ -71,36 +75,38 @@ class Folds(Sequence[Fold]):
     `print` shows how even the folds are.
 
     Attributes:
+        title: name of the store and of the split.
+        numbers: the fold of each row, from 1, (repeats, n) int64.
         k: number of folds.
-        repeats: number of repeats.
         seed: seed as in `folds`.
         stratify: field as in `folds`.
         groups: value as in `folds`, or ``"given"`` for an array.
-        numbers: the fold of each row, from 1, (repeats, n) int64.
-        title: name of the store and of the split.
-        class_names: classes by which the folds are stratified.
         warnings: lines about requirements that the division could not meet.
     """
 
-    def __init__(
-        self,
-        title: str,
-        numbers: Ints,
-        keys: Sequence[str],
-        *,
-        k: int,
-        seed: int | None,
-        stratify: str | None = None,
-        groups: str | None = None,
-        group_of: Ints | None = None,
-        classes: _Classes | None = None,
-        warnings: tuple[str, ...] = (),
-    ) -> None:
-        self.title, self.numbers, self._keys = title, numbers, keys
-        self.k, self.repeats, self.seed, self.stratify, self.groups = k, len(numbers), seed, stratify, groups
-        self._group_of, self._classes, self.warnings = group_of, classes, warnings
-        self.class_names: tuple[str, ...] = () if classes is None else classes.names
-        numbers.flags.writeable = False
+    title: str
+    numbers: Ints
+    k: int
+    seed: int | None
+    stratify: str | None
+    groups: str | None
+    warnings: tuple[str, ...]
+    _key: _KeyOf
+    _group_of: Ints | None
+    _classes: _Classes | None
+
+    def __post_init__(self) -> None:
+        self.numbers.flags.writeable = False
+
+    @property
+    def repeats(self) -> int:
+        """Number of repeats."""
+        return len(self.numbers)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """Classes by which the folds are stratified."""
+        return () if self._classes is None else self._classes.names
 
     def __len__(self) -> int:
         return self.k * self.repeats
@@ -154,31 +160,24 @@ class Folds(Sequence[Fold]):
         slots = self._classes.labels[known] * self.k + folds[known] - 1
         return np.bincount(slots, minlength=count * self.k).reshape(count, self.k)
 
-    def class_shares(self, repeat: int = 1) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the share of each class in each fold, (classes, k) float64, and in all rows, (classes,) float64."""
+    def _shares(self, repeat: int) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Share of each class in each fold (classes, k) and in all rows (classes,), and their largest difference."""
         counts = self.class_counts(repeat)
-        return counts / np.maximum(1, counts.sum(0)), counts.sum(1) / max(1, int(counts.sum()))
-
-    def largest_deviation(self, repeat: int = 1) -> float:
-        """Return the largest difference between the share of a class in a fold and its share in all rows, in [0, 1]."""
-        shares, whole = self.class_shares(repeat)
-        return float(np.abs(shares - whole[:, None]).max(initial=0))
+        shares, whole = counts / np.maximum(1, counts.sum(0)), counts.sum(1) / max(1, int(counts.sum()))
+        return shares, whole, np.abs(shares - whole[:, None]).max(1, initial=0)
 
     def as_data(self) -> dict[str, Any]:
         """Return names and counts as plain values for JSON."""
         named = {name: getattr(self, name) for name in ("k", "repeats", "seed", "stratify", "groups")}
-        found = []
-        for repeat in range(1, self.repeats + 1):
-            groups = self.group_counts(repeat)
-            classes = dict(zip(self.class_names, self.class_counts(repeat).tolist(), strict=True))
-            found.append(
-                {
-                    "rows": self.rows(repeat).tolist(),
-                    "groups": None if groups is None else groups.tolist(),
-                    "classes": classes,
-                    "largest_deviation": self.largest_deviation(repeat),
-                }
-            )
+        found = [
+            {
+                "rows": self.rows(repeat).tolist(),
+                "groups": None if (groups := self.group_counts(repeat)) is None else groups.tolist(),
+                "classes": dict(zip(self.class_names, self.class_counts(repeat).tolist(), strict=True)),
+                "largest_deviation": float(self._shares(repeat)[2].max(initial=0)),
+            }
+            for repeat in range(1, self.repeats + 1)
+        ]
         return {"of": self.title, **named, "repeat": found, "warnings": list(self.warnings)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -197,13 +196,16 @@ class Folds(Sequence[Fold]):
         if target.suffix not in (".csv", ".json"):
             raise refusal("out", "a file name that ends with .csv or .json", target.name)
         check_outside_stores(target)
-        rows = self.numbers.T.tolist()
+        listed = [(self._key(row), folds) for row, folds in enumerate(self.numbers.T.tolist())]
         if target.suffix == ".csv":
             names = ["fold"] if self.repeats == 1 else [f"fold_{i + 1}" for i in range(self.repeats)]
-            listed = ([key, *each] for key, each in zip(self._keys, rows, strict=True))
-            text = csv_text([["key", *names], *listed], str(target), "Write the folds to a .json file.")
+            text = csv_text(
+                [["key", *names], *([key, *folds] for key, folds in listed)],
+                str(target),
+                "Write the folds to a .json file.",
+            )
         else:
-            of_key = {key: each[0] if self.repeats == 1 else each for key, each in zip(self._keys, rows, strict=True)}
+            of_key = {key: folds[0] if self.repeats == 1 else folds for key, folds in listed}
             text = json.dumps({**self.as_data(), "folds": of_key}, indent=1, ensure_ascii=False) + "\n"
         with writing(target):
             write_file(target, text.encode("utf-8", "backslashreplace"))
@@ -236,8 +238,7 @@ class Folds(Sequence[Fold]):
         table.append(["rows", *(f"{n:,}" for n in rows), f"{rows.sum():,}", f"{uneven:.1%}"])
         if groups is not None:
             table.append(["groups", *(f"{n:,}" for n in groups), f"{groups.sum():,}", ""])
-        shares, whole = self.class_shares(repeat)
-        away = np.abs(shares - whole[:, None]).max(1, initial=0)
+        shares, whole, away = self._shares(repeat)
         most = np.sort(np.argsort(-away, kind="stable")[:_CLASSES])
         for i in most.tolist():
             name = one_line(self.class_names[i])
@@ -245,13 +246,7 @@ class Folds(Sequence[Fold]):
             cells += [f"{share:.1%}" for share in (*shares[i], whole[i], away[i])]
             table.append(cells)
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(
-                cell.rjust(width) if i else cell.ljust(width)
-                for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-            ).rstrip()
-            for row in table
-        ]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in table]
         if len(away) > len(most):
             lines.append(f"... and {len(away) - len(most):,} more classes, which deviate by less")
         return lines
@@ -273,12 +268,16 @@ class _Classes:
 
     @classmethod
     def of(cls, split: Split, name: str, rows: Ints) -> _Classes:
-        field = _field(split, name, "stratify")
-        where = f"{split.name}/{name}"
+        if name not in split.fields:
+            raise unknown_name(f"`stratify`: split {split.name}", "field", name, split.fields)
+        field = split.fields[name]
         if _has_classes(field):
             owners, labels = field.class_rows(split[name].take(rows))
-            least = UNLABELLED if owners is None else 0
-            _check(labels, len(field.classes), "/".join(filter(None, (where, field.class_value))), least=least)
+            least, count = UNLABELLED if owners is None else 0, len(field.classes)
+            if labels.size and not least <= labels.min() <= labels.max() < count:
+                where = "/".join(filter(None, (split.name, name, field.class_value)))
+                message = f"expected labels in [{least}, {count}), found {labels.min()} to {labels.max()}."
+                raise FormatError(Problem(where, "label-range", message), "Convert again.")
             return cls(field.classes, owners, labels)
         possible = [each for each, found in split.fields.items() if _has_classes(found)]
         advice = f"Use {' or '.join(possible)}." if possible else "Divide the split without it."
@@ -289,12 +288,6 @@ class _Classes:
 
 def _has_classes(field: Field) -> bool:
     return field.joins_classes and (not field.class_value or field.class_value in field.arrays)
-
-
-def _check(labels: Ints, classes: int, where: str, *, least: int) -> None:
-    if labels.size and not least <= labels.min() <= labels.max() < classes:
-        message = f"expected labels in [{least}, {classes}), found {labels.min()} to {labels.max()}."
-        raise FormatError(Problem(where, "label-range", message), "Convert again.")
 
 
 def folds(
@@ -361,26 +354,27 @@ def folds(
         raise OptionError(f"{title}: expected samples to divide, found none. Choose a different split.")
     classes = None if stratify is None else _Classes.of(part, stratify, rows)
     group_of, bits, by = _groups(part, rows, groups, seed)
-    keys = _Keys(part, rows)
-    named: dict[str, Any] = {"stratify": stratify, "groups": by, "group_of": group_of, "classes": classes}
+    made = partial(
+        Folds, title, stratify=stratify, groups=by, _key=partial(_key, part, rows), _group_of=group_of, _classes=classes
+    )
     if assignment is not None:
         if repeats != 1:
             raise refusal("repeats", "1 with `assignment`", repeats)
-        assigned = _assigned(assignment, k, len(rows), group_of, keys)
-        return Folds(title, assigned[None], keys, k=int(assigned.max()), seed=None, **named)
+        assigned = _assigned(assignment, k, len(rows), group_of, partial(_key, part, rows))
+        return made(assigned[None], int(assigned.max()), None, warnings=())
     k = _K.validated(5 if k is None else k)
     if k > len(bits):
         what = "samples" if group_of is None else "groups"
         raise OptionError(f"`k`: expected at most {len(bits):,}, the {what} of {title}, found {k:,}. Use fewer folds.")
-    rare = () if classes is None else _rare(classes, group_of, k, stratify, "samples" if group_of is None else by)
-    notes = tuple(rare)
+    notes = () if classes is None else tuple(_rare(classes, group_of, k, stratify))
     for note in notes:
         warnings.warn(note, stacklevel=2)
-    numbers = np.empty((repeats, len(rows)), np.int64)
-    for repeat in range(repeats):
-        numbers[repeat] = _divide(fold(bits, repeat), group_of, classes, k)
-    numbers += 1
-    return Folds(title, numbers, keys, k=k, seed=seed, warnings=notes, **named)
+    numbers = np.stack([_divide(fold(bits, repeat), group_of, classes, k) for repeat in range(repeats)]) + 1
+    return made(numbers, k, seed, warnings=notes)
+
+
+def _key(split: Split, rows: Ints, index: int) -> str:
+    return split.key(int(rows[index]))
 
 
 def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int) -> Ints:
@@ -394,7 +388,7 @@ def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int)
     return divide_groups(bits, np.bincount(units), Members.of(owners, labels, len(bits)), k)[units]
 
 
-def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, what: str | None) -> Iterator[str]:
+def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None) -> Iterator[str]:
     """A note about classes that occur in fewer rows or groups than there are folds."""
     number = len(classes.names) + 1
     if group_of is None and classes.owners is None:
@@ -404,7 +398,7 @@ def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, w
         counts = np.bincount(present % number, minlength=number)[1:]
     rare = np.flatnonzero((counts > 0) & (counts < k)).tolist()
     if rare:
-        in_what = "samples" if what == "samples" else "groups"
+        in_what = "samples" if group_of is None else "groups"
         shown = ", ".join(f"{shortened(classes.names[i])} ({counts[i]})" for i in rare[:3])
         more = f" and {len(rare) - 3:,} more" if len(rare) > 3 else ""
         yield one_line(
@@ -413,7 +407,7 @@ def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None, w
         )
 
 
-def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints | None, keys: Sequence[str]) -> Ints:
+def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints | None, key: _KeyOf) -> Ints:
     """The fold numbers given by the user, validated."""
     numbers = np.asarray(assignment)
     if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
@@ -433,24 +427,11 @@ def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints |
             one = int(np.flatnonzero((group_of == torn[0]) & (numbers == least[torn[0]]))[0])
             other = int(np.flatnonzero((group_of == torn[0]) & (numbers == largest[torn[0]]))[0])
             raise OptionError(
-                f"`assignment`: expected each group in one fold, found {keys[one]} in {least[torn[0]]} and "
-                f"{keys[other]} of the same group in {largest[torn[0]]} ({torn.size:,} such groups). Assign whole "
+                f"`assignment`: expected each group in one fold, found {key(one)} in {least[torn[0]]} and "
+                f"{key(other)} of the same group in {largest[torn[0]]} ({torn.size:,} such groups). Assign whole "
                 "groups, or leave out `assignment`."
             )
     return numbers.astype(np.int64)
-
-
-class _Keys(Sequence[str]):
-    """The keys of some rows, read on access."""
-
-    def __init__(self, split: Split, rows: Ints) -> None:
-        self._split, self._rows = split, rows
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._split.key(int(self._rows[index]))
 
 
 def _rows_of(data: Any, split: str | None) -> tuple[str, Split, Ints]:
@@ -468,12 +449,6 @@ def _rows_of(data: Any, split: str | None) -> tuple[str, Split, Ints]:
     if not isinstance(of, Split):
         raise refusal("data", "a Split, a StoreDataset or a store", f"a {type(data).__name__}")
     return str(data.title), of, np.arange(len(of)) if rows is None else np.asarray(rows, np.int64)
-
-
-def _field(split: Split, name: str, option: str) -> Field:
-    if name not in split.fields:
-        raise unknown_name(f"`{option}`: split {split.name}", "field", name, split.fields)
-    return split.fields[name]
 
 
 def _groups(split: Split, rows: Ints, groups: Any, seed: int) -> tuple[Ints | None, Bits, str | None]:
