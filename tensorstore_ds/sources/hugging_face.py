@@ -80,6 +80,9 @@ class HuggingFaceRows:
 # --- features as the schema of a Parquet file has them --------------------------------------------------------------
 
 
+IMAGE_FEATURE = {"_type": "Image"}
+
+
 def value_feature(dtype: str) -> dict[str, Any]:
     """Feature of a number or a text."""
     return {"dtype": dtype, "_type": "Value"}
@@ -95,9 +98,26 @@ def class_feature(classes: tuple[str, ...]) -> dict[str, Any]:
     return {"names": list(classes), "_type": "ClassLabel"} if classes else value_feature("int64")
 
 
-def features_metadata(features: Mapping[str, Any]) -> dict[str, str]:
-    """Schema metadata from which `datasets` reads the features of the columns."""
-    return {"huggingface": json.dumps({"info": {"features": features}})}
+def arrow_schema(features: Mapping[str, Any], metadata: Mapping[str, str]) -> Any:
+    """Arrow schema of columns with these features, with metadata from which `datasets` reads them."""
+    import pyarrow as pa
+
+    own = {"huggingface": json.dumps({"info": {"features": features}})}
+    return pa.schema([(name, _arrow(pa, each)) for name, each in features.items()], metadata={**own, **metadata})
+
+
+def _arrow(pa: Any, feature: Mapping[str, Any]) -> Any:
+    """Arrow type of a feature; a struct for features by name."""
+    match feature.get("_type"):
+        case "Image":
+            return pa.struct({"bytes": pa.binary(), "path": pa.string()})
+        case "Sequence":
+            return pa.list_(_arrow(pa, feature["feature"]))
+        case "ClassLabel":
+            return pa.int64()
+        case "Value":
+            return getattr(pa, feature["dtype"])()
+    return pa.struct([(name, _arrow(pa, each)) for name, each in feature.items()])
 
 
 # --- features as the library has them -----------------------------------------------------------------------------

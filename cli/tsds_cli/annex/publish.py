@@ -23,7 +23,7 @@ from tsds_cli.options import (
     splits_option,
     store_argument,
 )
-from tsds_cli.progress import working
+from tsds_cli.progress import ProgressBar, working
 
 
 @click.command()
@@ -64,6 +64,10 @@ def card(store: Path, out: Path | None, answers: Path | None, croissant: bool, s
         text.echo(f"next: fill in {written.questions}, and run this again")
 
 
+def _show(bar: ProgressBar, label: str, done: int, total: int) -> None:
+    bar.show(label, done, total, f"{done:,}/{total:,}", words.rate)
+
+
 @click.command()
 @store_argument()
 @path_argument("out")
@@ -85,11 +89,7 @@ def export(store: str | Path, out: Path, to: str, splits: tuple[str, ...], as_js
       tsds export voc.tsds cells-yolo --to yolo --split train --split val
     """
     with working(out) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.show("Exporting", done, total, f"{done:,}/{total:,}", words.rate)
-
-        summary = tsds.export(store, out, to, splits=splits or None, progress=show)
+        summary = tsds.export(store, out, to, splits=splits or None, progress=partial(_show, bar, "Exporting"))
     if as_json:
         text.echo_json(summary)
         return
@@ -121,11 +121,8 @@ def table(store: str | Path, out: Path, splits: tuple[str, ...], as_json: bool) 
       tsds table voc.tsds train.parquet --split train
     """
     with working(out) as bar:
-
-        def show(done: int, total: int) -> None:
-            bar.show("Writing", done, total, f"{done:,}/{total:,}", words.rate)
-
-        summary = tsds.exporting.write_table(store, out, splits=splits or None, progress=show)
+        progress = partial(_show, bar, "Writing")
+        summary = tsds.exporting.write_table(store, out, splits=splits or None, progress=progress)
     if as_json:
         text.echo_json(summary)
         return

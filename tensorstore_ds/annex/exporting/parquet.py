@@ -16,7 +16,13 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.outlines import split_polygons
-from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
+from tensorstore_ds.sources.hugging_face import (
+    IMAGE_FEATURE,
+    arrow_schema,
+    class_feature,
+    sequence_feature,
+    value_feature,
+)
 
 _ROWS = 100  # of a group, so that a viewer reads the first without the others
 _FILE_NBYTES = 500_000_000
@@ -44,7 +50,7 @@ class ParquetExporter(Exporter):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        schema = self._schema(pa)
+        schema = self._schema()
         samples = self.samples(split, Names())
         index = 0
         while group := list(islice(samples, _ROWS)):
@@ -87,45 +93,34 @@ class ParquetExporter(Exporter):
             row["objects"] = objects
         return {**row, **sample.texts}
 
-    def _schema(self, pa: Any) -> Any:
-        types: dict[str, Any] = {"image": pa.struct({"bytes": pa.binary(), "path": pa.string()})}
-        features: dict[str, Any] = {"image": {"_type": "Image"}}
+    def _schema(self) -> Any:
+        features: dict[str, Any] = {"image": IMAGE_FEATURE}
         if self.label is not None:
-            types["label"], features["label"] = pa.int64(), class_feature(self.label.classes)
+            features["label"] = class_feature(self.label.classes)
         if self.labels is not None:
-            types["labels"] = pa.list_(pa.int64())
             features["labels"] = sequence_feature(class_feature(self.labels.classes))
         if self.objects is not None:
-            own = dict(self._object_types(pa))
-            types["objects"] = pa.struct({name: pa.list_(kind) for name, (kind, _) in own.items()})
-            features["objects"] = {name: sequence_feature(feature) for name, (_, feature) in own.items()}
-        for name in of_kind(self.store.manifest.fields, TextField):
-            types[name], features[name] = pa.list_(pa.string()), sequence_feature(value_feature("string"))
-        metadata = features_metadata(features)
-        if self.objects is not None:
-            metadata[METADATA] = json.dumps({"objects": self.objects.dump()})
-        return pa.schema([pa.field(name, kind) for name, kind in types.items()], metadata=metadata)
+            features["objects"] = {name: sequence_feature(each) for name, each in _of_object(self.objects)}
+        texts = of_kind(self.store.manifest.fields, TextField)
+        features |= dict.fromkeys(texts, sequence_feature(value_feature("string")))
+        return arrow_schema(
+            features, {} if self.objects is None else {METADATA: json.dumps({"objects": self.objects.dump()})}
+        )
 
-    def _object_types(self, pa: Any) -> Iterator[tuple[str, tuple[Any, dict[str, Any]]]]:
-        """Arrow type of each value of an object, and its Hugging Face feature."""
-        field = self.objects
-        if field is None:
-            return
-        numbers = pa.list_(pa.float32()), sequence_feature(value_feature("float32"))
-        if "boxes" in field.values:
-            yield "bbox", (pa.list_(pa.float64()), sequence_feature(value_feature("float64")))  # sums of them are exact
-        if "labels" in field.values:
-            yield "category", (pa.int64(), class_feature(field.classes))
-        if "polygons" in field.values:  # of an object polygons, of each corners x y
-            yield "polygons", (pa.list_(pa.list_(numbers[0])), sequence_feature(sequence_feature(numbers[1])))
-        for name in (name for name in _VALUES if name in field.values):
-            dtype = field.values[name].dtype
-            if name == "keypoints":
-                yield name, (pa.list_(numbers[0]), sequence_feature(numbers[1]))
-            elif name in ("oriented_boxes", "visibility", "rle"):
-                yield name, (pa.list_(getattr(pa, dtype)()), sequence_feature(value_feature(dtype)))
-            else:
-                yield name, (getattr(pa, dtype)(), value_feature(dtype))
+
+def _of_object(field: ObjectsField) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Hugging Face's feature of each value of an object."""
+    numbers = sequence_feature(value_feature("float32"))
+    if "boxes" in field.values:
+        yield "bbox", sequence_feature(value_feature("float64"))  # sums of them are exact
+    if "labels" in field.values:
+        yield "category", class_feature(field.classes)
+    if "polygons" in field.values:  # of an object polygons, of each corners x y
+        yield "polygons", sequence_feature(sequence_feature(numbers))
+    for name in (name for name in _VALUES if name in field.values):
+        own = value_feature(field.values[name].dtype)
+        is_list = name in ("oriented_boxes", "visibility", "rle")
+        yield name, sequence_feature(numbers) if name == "keypoints" else sequence_feature(own) if is_list else own
 
 
 class HuggingFaceExporter(ParquetExporter):

@@ -6,6 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from tensorstore_ds.format.kinds import (
 )
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
 from tensorstore_ds.progress import notebook_bar
-from tensorstore_ds.reading.columns import Ragged
 from tensorstore_ds.reading.store import Split, open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
@@ -125,31 +125,22 @@ def _columns(pa: Any, fields: Mapping[str, Field], left_out: Counter[str]) -> It
     sides = ("height", "width") if has_sizes else ()
     for name, field in fields.items():
         column = name if name not in (*_FIRST, *sides) else f"{name}_field"
-        if isinstance(field, LabelField):
-            yield column, _labels(pa, name, field)
-        elif isinstance(field, LabelsField):
-            yield column, _several(pa, name, field)
-        elif isinstance(field, ObjectsField):
+        if isinstance(field, ObjectsField):
             left_out.update(f"{name}.{value}" for value in field.ragged)
-            yield column, _objects(pa, name, field)
-        elif isinstance(field, TextField):
-            yield column, _texts(pa, name)
-        elif isinstance(field, RaggedField):
-            yield column, _ragged(pa, name)
-        elif type(field) is ArrayField:
-            yield column, _numbers(pa, name)
+        if type(field) in _ARRAYS:
+            yield column, partial(_ARRAYS[type(field)], pa, name)
         elif not isinstance(field, KeyField | SizeField | ImageField):
             left_out[name] += 1
     for name in sides:
-        yield name, _side(pa, name)
+        yield name, partial(_side, pa, name)
 
 
-def _numbers(pa: Any, name: str) -> _Column:
-    return lambda split, start, stop: _lists(pa, np.asarray(split[name][start:stop]))
+def _numbers(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
+    return _lists(pa, np.asarray(split[name][start:stop]))
 
 
-def _side(pa: Any, name: str) -> _Column:
-    return lambda split, start, stop: pa.array(known_columns(split)[name](start, stop))
+def _side(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
+    return pa.array(known_columns(split)[name](start, stop))
 
 
 def _text(text: str) -> str:
@@ -157,11 +148,12 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def _labels(pa: Any, name: str, field: LabelField) -> _Column:
-    def column(split: Split, start: int, stop: int) -> Any:
-        return _class_names(pa, np.asarray(split[name][start:stop]), field.classes)
+def _texts(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
+    return pa.array([[*map(_text, each)] for each in split[name][start:stop]], pa.list_(pa.string()))
 
-    return column
+
+def _labels(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
+    return _class_names(pa, np.asarray(split[name][start:stop]), split.fields[name].classes)
 
 
 def _class_names(pa: Any, numbers: NDArray[Any], classes: tuple[str, ...]) -> Any:
@@ -170,52 +162,35 @@ def _class_names(pa: Any, numbers: NDArray[Any], classes: tuple[str, ...]) -> An
     return pa.DictionaryArray.from_arrays(indices, pa.array(classes, pa.string())).cast(pa.string())
 
 
-def _several(pa: Any, name: str, field: LabelsField) -> _Column:
+def _several(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
     """Lists of the classes that apply; null if this is not known of any."""
-
-    def column(split: Split, start: int, stop: int) -> Any:
-        stored = np.asarray(split[name][start:stop])
-        owners, numbers = field.class_rows(stored)
-        offsets = np.searchsorted(owners, np.arange(len(stored) + 1))
-        unknown = (stored < 0).all(axis=1)
-        return pa.ListArray.from_arrays(
-            pa.array(offsets.astype(np.int32)), _class_names(pa, numbers, field.classes), mask=pa.array(unknown)
-        )
-
-    return column
+    stored, field = np.asarray(split[name][start:stop]), split.fields[name]
+    owners, numbers = field.class_rows(stored)
+    offsets = np.searchsorted(np.asarray(owners), np.arange(len(stored) + 1))
+    unknown = pa.array((stored < 0).all(axis=1))
+    return _list_array(pa, offsets, _class_names(pa, numbers, field.classes), mask=unknown)
 
 
-def _objects(pa: Any, name: str, field: ObjectsField) -> _Column:
+def _objects(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
     """Lists of structs."""
-
-    def column(split: Split, start: int, stop: int) -> Any:
-        found: Ragged = split.table(name).take(np.arange(start, stop))
-        values = {
-            _OF_ONE.get(value, value): _class_names(pa, np.asarray(each), field.classes)
-            if value == field.class_value
-            else _lists(pa, np.asarray(each))
-            for value, each in found.values.items()
-        }
-        structs = pa.StructArray.from_arrays(list(values.values()), list(values))
-        return pa.ListArray.from_arrays(pa.array(found.offsets.astype(np.int32)), structs)
-
-    return column
+    found, field = split.table(name).take(np.arange(start, stop)), split.fields[name]
+    values = {
+        _OF_ONE.get(value, value): _class_names(pa, np.asarray(each), field.classes)
+        if value == field.class_value
+        else _lists(pa, np.asarray(each))
+        for value, each in found.values.items()
+    }
+    return _list_array(pa, found.offsets, pa.StructArray.from_arrays(list(values.values()), list(values)))
 
 
-def _ragged(pa: Any, name: str) -> _Column:
-    def column(split: Split, start: int, stop: int) -> Any:
-        found: Ragged = split.table(name).take(np.arange(start, stop))
-        (values,) = found.values.values()
-        return pa.ListArray.from_arrays(pa.array(found.offsets.astype(np.int32)), _lists(pa, np.asarray(values)))
-
-    return column
+def _ragged(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
+    found = split.table(name).take(np.arange(start, stop))
+    (values,) = found.values.values()
+    return _list_array(pa, found.offsets, _lists(pa, np.asarray(values)))
 
 
-def _texts(pa: Any, name: str) -> _Column:
-    def column(split: Split, start: int, stop: int) -> Any:
-        return pa.array([[*map(_text, each)] for each in split[name][start:stop]], pa.list_(pa.string()))
-
-    return column
+def _list_array(pa: Any, offsets: NDArray[Any], values: Any, **options: Any) -> Any:
+    return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), values, **options)
 
 
 def _lists(pa: Any, values: NDArray[Any]) -> Any:
@@ -227,6 +202,16 @@ def _lists(pa: Any, values: NDArray[Any]) -> Any:
     found = pa.array(np.ascontiguousarray(values).reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
         count = int(np.prod(values.shape[:axis]))
-        offsets = np.arange(count + 1, dtype=np.int32) * values.shape[axis]
-        found = pa.ListArray.from_arrays(pa.array(offsets), found)
+        found = _list_array(pa, np.arange(count + 1) * values.shape[axis], found)
     return found
+
+
+#: The function that makes the Arrow array of some rows, by the type of a field.
+_ARRAYS: Mapping[type[Field], Callable[..., Any]] = {
+    LabelField: _labels,
+    LabelsField: _several,
+    ObjectsField: _objects,
+    TextField: _texts,
+    RaggedField: _ragged,
+    ArrayField: _numbers,
+}

@@ -103,18 +103,19 @@ def _answer(path: Path, name: str, value: Any) -> Any:
     if question is None:
         advice = meant(name, QUESTIONS) or f" Use {', '.join(QUESTIONS)}."
         raise OptionError(f"{path}: expected a question of the card, found {one_line(shortened(name))}.{advice}")
-    if question.is_list and isinstance(value, str):
-        value = [value] if value.strip() else []
-    is_good = isinstance(value, list) and all(isinstance(each, str) for each in value) if question.is_list else None
-    if is_good is False or (is_good is None and not isinstance(value, str)):
-        expected = "a list of texts" if question.is_list else "text in quotes"
-        raise OptionError(f"{path}: {name}: expected {expected}, found {type(value).__name__}.")
     if question.is_list:
-        return [each.strip() for each in value if each.strip()]
-    text = value.strip()
-    if name == "published" and text and not _DATE.fullmatch(text):
-        raise OptionError(f"{path}: {name}: expected a date, such as 2026-11-23, found {one_line(shortened(text))}.")
-    return text
+        texts = [value] if isinstance(value, str) else value
+        if isinstance(texts, list) and all(isinstance(each, str) for each in texts):
+            return [each.strip() for each in texts if each.strip()]
+    elif isinstance(value, str):
+        text = value.strip()
+        if name == "published" and text and not _DATE.fullmatch(text):
+            raise OptionError(
+                f"{path}: {name}: expected a date, such as 2026-11-23, found {one_line(shortened(text))}."
+            )
+        return text
+    expected = "a list of texts" if question.is_list else "text in quotes"
+    raise OptionError(f"{path}: {name}: expected {expected}, found {type(value).__name__}.")
 
 
 def _yaml(text: str, path: Path) -> Any:

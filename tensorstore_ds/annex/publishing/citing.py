@@ -16,6 +16,7 @@ def citation_cff(facts: Facts) -> str:
     """CITATION.cff, version 1.2.0; None without creators, which it requires."""
     if not facts.creators:
         return ""
+    url = facts.answers.get("url", "")
     texts = {
         "cff-version": "1.2.0",
         "message": _MESSAGE,
@@ -25,7 +26,7 @@ def citation_cff(facts: Facts) -> str:
         "version": facts.version,
         "date-released": facts.published,
         "doi": facts.answers.get("doi", ""),
-        "url": facts.answers.get("url", "") if _is_url(facts.answers.get("url", "")) else "",
+        "url": url if url.startswith(("https://", "http://")) else "",
         "license": _single_license(facts),
     }
     lines = [f"{name}: {yaml(text)}" for name, text in texts.items() if text]
@@ -61,17 +62,11 @@ def datacite_json(facts: Facts) -> str:
         record["descriptions"] = [{"description": facts.description, "descriptionType": "Abstract"}]
     license = facts.store.manifest.license
     if license:
-        record["rightsList"] = [{"rights": license}]
+        rights = {"rights": license}
         if _single_license(facts):
-            record["rightsList"] = [
-                {
-                    "rights": license,
-                    "rightsIdentifier": license,
-                    "rightsIdentifierScheme": "SPDX",
-                    "schemeUri": "https://spdx.org/licenses/",
-                    "rightsUri": license_url(license),
-                }
-            ]
+            rights |= {"rightsIdentifier": license, "rightsIdentifierScheme": "SPDX"}
+            rights |= {"schemeUri": "https://spdx.org/licenses/", "rightsUri": license_url(license)}
+        record["rightsList"] = [rights]
     if facts.answers.get("tags"):
         record["subjects"] = [{"subject": tag} for tag in dict.fromkeys(facts.answers["tags"])]
     return json.dumps(record, indent=1, ensure_ascii=True) + "\n"
@@ -90,16 +85,11 @@ def _single_license(facts: Facts) -> str:
 
 def _creator(name: str) -> dict[str, str]:
     family, given = person(name)
-    if given:
-        return {"name": one_line(name), "nameType": "Personal", "familyName": family, "givenName": given}
-    return {"name": one_line(name), "nameType": "Organizational"}
+    more = {"nameType": "Personal", "familyName": family, "givenName": given}
+    return {"name": one_line(name), **(more if given else {"nameType": "Organizational"})}
 
 
 def person(name: str) -> tuple[str, str]:
     """Family and given names of ``Family, Given``; an organization has no given name."""
     family, _, given = name.partition(",")
     return family.strip(), given.strip()
-
-
-def _is_url(text: str) -> bool:
-    return text.startswith(("https://", "http://"))

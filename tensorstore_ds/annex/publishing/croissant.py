@@ -104,7 +104,7 @@ def _responsible(facts: Facts) -> dict[str, Any]:
     counted = [f"{n} {COUNTED.get(facts.classes[name][0], 'values')} in {name}" for name, n in totals.items() if n]
     noted = [f"With a class are {', '.join(counted)}."] if counted and "annotation" in answers else []
     found["rai:dataAnnotationProtocol"] = [*filter(None, [answers.get("annotation")]), *noted]
-    left_out = ", ".join(f"{fault.reason} {fault.count}" for fault in facts.faults)
+    left_out = ", ".join(f"{reason} {count}" for reason, (count, _) in facts.faults.items())
     faults = [f"Left out by the conversion, by reason: {left_out}."] if left_out else []
     found["rai:dataLimitations"] = [*filter(None, [answers.get("limitations")]), *faults]
     return found
@@ -118,29 +118,29 @@ def _files(facts: Facts) -> list[dict[str, Any]]:
     store = facts.store
     with open_file(store.path, "zarr.json") as file:
         root = file.read()
-    found = [_file(facts, "zarr.json", len(root), hashlib.sha256(root).hexdigest())]
-    found += [_file(facts, name, file.size, file.sha256) for name, file in store.manifest.files.items()]
-    shards = [(name, i) for name in store for i in range(len(store.manifest.splits[name].shards))]
+    found = [_stored(facts, "zarr.json", len(root), hashlib.sha256(root).hexdigest())]
+    found += [_stored(facts, name, file.size, file.sha256) for name, file in store.manifest.files.items()]
     lists: list[dict[str, Any]] = []
-    for split, number in shards:
-        path = f"{store.manifest.shard_path(split, number)}/"
-        with open_file(store.path, f"{path}zarr.json") as file:
-            lists.append(
-                _file(facts, f"{path}zarr.json", len(file.read()), store.manifest.splits[split].shards[number].sha256)
-            )
-        lists += [
-            _file(facts, path + name, file.size, file.sha256) for name, file in store.listing(split, number).items()
-        ]
-        if len(lists) > _MOST_FILES:
-            return [*found, *_file_sets(facts)]
+    for split in store:
+        for number, shard in enumerate(store.manifest.splits[split].shards):
+            path = f"{store.manifest.shard_path(split, number)}/"
+            with open_file(store.path, f"{path}zarr.json") as file:
+                lists.append(_stored(facts, f"{path}zarr.json", len(file.read()), shard.sha256))
+            files = store.listing(split, number).items()
+            lists += [_stored(facts, path + name, file.size, file.sha256) for name, file in files]
+            if len(lists) > _MOST_FILES:
+                return [*found, *_file_sets(facts)]
     return found + lists
 
 
-def _file(facts: Facts, path: str, size: int, sha256: str) -> dict[str, Any]:
-    full = f"{facts.name}/{path}"
-    kind = "application/json" if path.endswith(".json") else "application/octet-stream"
-    kind = "application/jsonlines" if path.endswith(".jsonl") else kind
-    named = {"@type": "cr:FileObject", "@id": full, "name": full, "contentUrl": full}
+def _stored(facts: Facts, path: str, size: int, sha256: str) -> dict[str, Any]:
+    """A file of the store."""
+    kinds = {"json": "application/json", "jsonl": "application/jsonlines"}
+    return _file(f"{facts.name}/{path}", size, sha256, kinds.get(path.rpartition(".")[2], "application/octet-stream"))
+
+
+def _file(path: str, size: int, sha256: str, kind: str, **more: str) -> dict[str, Any]:
+    named = {"@type": "cr:FileObject", "@id": path, "name": path, **more, "contentUrl": path}
     return {**named, "contentSize": f"{size} B", "encodingFormat": kind, "sha256": sha256}
 
 
@@ -164,17 +164,9 @@ def _file_sets(facts: Facts) -> list[dict[str, Any]]:
 
 
 def _preview_file(split: str, data: bytes) -> dict[str, Any]:
-    path = f"preview/{split}.parquet"
-    return {
-        "@type": "cr:FileObject",
-        "@id": path,
-        "name": path,
-        "description": f"Some small samples of the split {split}, for viewers.",
-        "contentUrl": path,
-        "contentSize": f"{len(data)} B",
-        "encodingFormat": "application/x-parquet",
-        "sha256": hashlib.sha256(data).hexdigest(),
-    }
+    told = f"Some small samples of the split {split}, for viewers."
+    sha256 = hashlib.sha256(data).hexdigest()
+    return _file(f"preview/{split}.parquet", len(data), sha256, "application/x-parquet", description=told)
 
 
 # --- records ------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,36 +27,20 @@ COUNTED = {"label": "samples", "objects": "objects", "mask": "pixels"}
 
 
 @dataclass(frozen=True, slots=True)
-class Duplicates:
-    """Numbers of images with the bytes of an earlier one, and of images that repeat one of a different split."""
-
-    images: int
-    across: int
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """Number of items that the conversion left out for one reason, with the first one as example."""
-
-    reason: str
-    count: int
-    example: str
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
     """A store and the known facts about it.
 
     `name` is that of the store's folder when shared, ``NAME.tsds``, of ASCII letters, digits, dots, _ and -. `answers`
-    are by the names of `QUESTIONS`. `duplicates` is None if the store is too large to look for them. `published` is a
-    date, or empty.
+    are by the names of `QUESTIONS`. `faults` are, by reason, how often the conversion left something out, and the first
+    problem. `duplicates` are the numbers of images with the bytes of an earlier one, and of those that repeat one of a
+    different split, or None if the store is too large to look for them. `published` is a date, or empty.
     """
 
     store: Store
     name: str
     answers: Answers
-    faults: tuple[Fault, ...]
-    duplicates: Duplicates | None
+    faults: Mapping[str, tuple[int, str]]
+    duplicates: tuple[int, int] | None
     published: str
 
     @property
@@ -182,16 +166,15 @@ def size_of(store: Store, split: str) -> str:
     return words.size(sum(shard.nbytes for shard in store.manifest.splits[split].shards))
 
 
-def _faults(store: Store) -> tuple[Fault, ...]:
-    examples: dict[str, str] = {}
-    problems = skipped_in(store)
-    for problem in problems:
-        examples.setdefault(problem.reason, f"{problem.where}: {problem.message}")
-    counts = Counter(problem.reason for problem in problems)
-    return tuple(Fault(reason, counts[reason], examples[reason]) for reason in sorted(counts))
+def _faults(store: Store) -> dict[str, tuple[int, str]]:
+    found: dict[str, tuple[int, str]] = {}
+    for problem in skipped_in(store):
+        count, example = found.get(problem.reason, (0, f"{problem.where}: {problem.message}"))
+        found[problem.reason] = count + 1, example
+    return dict(sorted(found.items()))
 
 
-def _duplicates(store: Store) -> Duplicates | None:
+def _duplicates(store: Store) -> tuple[int, int] | None:
     image = first_of_kind(store.manifest.fields, ImageField)
     if image is None or store.nbytes > _READ_FOR_DUPLICATES:
         return None
@@ -203,4 +186,4 @@ def _duplicates(store: Store) -> Duplicates | None:
             digest = image_digest(column[row])
             images += digest in seen
             across += seen.setdefault(digest, name) != name
-    return Duplicates(images, across)
+    return images, across

@@ -22,7 +22,13 @@ from tensorstore_ds.format.kinds import (
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.sources.hugging_face import class_feature, features_metadata, sequence_feature, value_feature
+from tensorstore_ds.sources.hugging_face import (
+    IMAGE_FEATURE,
+    arrow_schema,
+    class_feature,
+    sequence_feature,
+    value_feature,
+)
 
 #: Samples of a split, at most; the longer side of their images; bytes of all previews of a store.
 SAMPLES, SIDE, NBYTES = 200, 256, 18_000_000
@@ -50,12 +56,8 @@ def preview_table(split: Split, nbytes: int = NBYTES) -> bytes:
     if image is None:
         raise OptionError(f"{split.name}: expected a field of images, found none. There is nothing to preview.")
     samples = _samples(split, image, nbytes)
-    types, features = _columns(split)
-    schema = pa.schema(
-        [pa.field(name, _arrow(pa, kind)) for name, kind in types.items()],
-        metadata=features_metadata(features),
-    )
-    columns = {name: [sample[name] for sample in samples] for name in types}
+    schema = arrow_schema(_features(split), {})
+    columns = {name: [sample[name] for sample in samples] for name in schema.names}
     buffer = io.BytesIO()
     # Of few rows a group, so that a viewer reads the first without the others.
     pq.write_table(pa.table(columns, schema=schema), buffer, compression="zstd", row_group_size=100)
@@ -123,41 +125,21 @@ def _objects(values: Any, scale: float) -> dict[str, Any]:
     return objects
 
 
-def _columns(split: Split) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The type of each column for `_arrow`, and its feature for Hugging Face."""
-    types: dict[str, Any] = {"image": "image"}
-    features: dict[str, Any] = {"image": {"_type": "Image"}}
-    if _has_drawing(split):
-        types["drawn"], features["drawn"] = "image", {"_type": "Image"}
-    for name, label in _own(split, LabelField).items():
-        types[name], features[name] = "int64", class_feature(label.classes)
+def _features(split: Split) -> dict[str, Any]:
+    """The feature of each column for Hugging Face."""
+    features: dict[str, Any] = {"image": IMAGE_FEATURE, **({"drawn": IMAGE_FEATURE} if _has_drawing(split) else {})}
+    features |= {name: class_feature(field.classes) for name, field in _own(split, LabelField).items()}
     for name, several in _own(split, LabelsField).items():
-        types[name], features[name] = ["list", "int64"], sequence_feature(class_feature(several.classes))
+        features[name] = sequence_feature(class_feature(several.classes))
     for name, field in _own(split, ObjectsField).items():
-        own: dict[str, Any] = {}
-        if "boxes" in field.values:
-            box = sequence_feature(value_feature("float32"))
-            own["bbox"] = (["list", ["list", "float32"]], sequence_feature(box))
-        if "labels" in field.values:
-            own["category"] = (["list", "int64"], sequence_feature(class_feature(field.classes)))
-        if own:
-            types[name] = {part: kind for part, (kind, _) in own.items()}
-            features[name] = {part: feature for part, (_, feature) in own.items()}
-    for name in _own(split, TextField):
-        types[name], features[name] = ["list", "string"], sequence_feature(value_feature("string"))
-    if of_kind(split.fields, KeyField):
-        types["key"], features["key"] = "string", value_feature("string")
-    return types, features
+        box = sequence_feature(sequence_feature(value_feature("float32")))
+        own = {"bbox": box} if "boxes" in field.values else {}
+        own |= {"category": sequence_feature(class_feature(field.classes))} if "labels" in field.values else {}
+        features |= {name: own} if own else {}
+    features |= dict.fromkeys(_own(split, TextField), sequence_feature(value_feature("string")))
+    return features | ({"key": value_feature("string")} if of_kind(split.fields, KeyField) else {})
 
 
 def _own(split: Split, kind: type[K]) -> dict[str, K]:
     """Fields that become columns of their name; a field with the name of another column is left out."""
     return {name: field for name, field in of_kind(split.fields, kind).items() if name not in ("image", "drawn", "key")}
-
-
-def _arrow(pa: Any, kind: Any) -> Any:
-    if kind == "image":
-        return pa.struct({"bytes": pa.binary(), "path": pa.string()})
-    if isinstance(kind, dict):
-        return pa.struct({name: _arrow(pa, part) for name, part in kind.items()})
-    return pa.list_(_arrow(pa, kind[1])) if isinstance(kind, list) else getattr(pa, kind)()

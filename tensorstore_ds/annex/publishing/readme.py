@@ -202,7 +202,8 @@ def _short(value: object) -> str:
 def _faults(facts: Facts) -> str:
     if not facts.faults:
         return "## Known faults\n\nNothing was left out by the conversion."
-    rows = [[_cell(fault.reason), f"{fault.count:,}", _cell(fault.example)] for fault in facts.faults[:_REASONS]]
+    listed = [*facts.faults.items()][:_REASONS]
+    rows = [[_cell(reason), f"{count:,}", _cell(example)] for reason, (count, example) in listed]
     text = f"These samples, boxes or files are not in the store; `{facts.name}/skipped.jsonl` names each."
     return f"## Known faults\n\n{text}\n\n{_table(['reason', 'count', 'the first of them'], rows, right=(1,))}"
 
@@ -211,11 +212,11 @@ def _duplicates(facts: Facts) -> str:
     found = facts.duplicates
     if found is None:
         text = f"They were not looked for, because the store has {words.size(facts.store.nbytes)}."
-    elif not found.images:
+    elif not found[0]:
         text = "No two images are the same, byte for byte. Similar images were not looked for."
     else:
-        text = f"Images that are the same, byte for byte, as one before them: {found.images:,}"
-        text += f"; {found.across:,} of them repeat an image of another split." if len(facts.store) > 1 else "."
+        text = f"Images that are the same, byte for byte, as one before them: {found[0]:,}"
+        text += f"; {found[1]:,} of them repeat an image of another split." if len(facts.store) > 1 else "."
         text += " Similar images were not looked for."
     return f"## Duplicates\n\n{text}"
 
