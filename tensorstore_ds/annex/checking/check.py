@@ -104,6 +104,11 @@ def check_store(
     dropped = [each for group in copies for each in group.samples[1:]]
     dropped += [*constant, *(sample for sample, _ in unreadable)]
     drop = {name: tuple(sorted({e.row for e in dropped if e.split == name and not e.store})) for name in opened}
+    images = [
+        OddImage(seen.sample(number), why, value)
+        for number, why, value in (odd_images(seen.qualities[:own], opened, options) if options.odd_images else ())
+        if not seen.constant[number] and number not in seen.unreadable
+    ]
     labels = [each for name, found in read.probabilities.items() for each in suspect_labels(opened[name], found)]
     detections = read.detections.items()
     return CheckFindings(
@@ -116,7 +121,7 @@ def check_store(
         notes=tuple(notes),
         drop={name: rows for name, rows in drop.items() if rows},
         keypoints=tuple(each for name in opened for each in absent_keypoints(opened[name], options)),
-        images=tuple(_odd_images(seen, opened, options, own)),
+        images=tuple(images),
         labels=tuple(sorted(labels, key=lambda each: each.margin)),
         objects=tuple(each for name, found in detections for each in suspect_objects(opened[name], found, options)),
         sha256=opened.sha256,
@@ -243,11 +248,3 @@ def _group(seen: _Seen, numbers: Sequence[int], exact: bool) -> Copies:
     labels = {(each.store, each.label) for each in samples if each.label is not None}
     disagree = len(labels) > len({store for store, _ in labels})  # classes of other stores may have other names
     return Copies(exact, tuple(samples), len({each.split for each in samples}) > 1, disagree)
-
-
-def _odd_images(seen: _Seen, store: Store, options: CheckOptions, count: int) -> Iterator[OddImage]:
-    if not options.odd_images:
-        return
-    for number, why, value in odd_images(seen.qualities[:count], store, options):
-        if not seen.constant[number] and number not in seen.unreadable:
-            yield OddImage(seen.sample(number), why, value)

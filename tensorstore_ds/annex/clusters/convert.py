@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 from tensorstore_ds.annex.clusters.tasks import TaskSummary, commit, convert_task, plan
 from tensorstore_ds.conversion.keywords import ConvertKeywords
@@ -97,13 +97,9 @@ def _runner(engine: str) -> Run:
 def convert_shard(out: Path, name: ShardName) -> TaskSummary | TsdsError:
     """Convert one shard on a worker; a deterministic error is returned instead of raised."""
     try:
-        return convert_task(out, shards=[name], workers=0, progress=_silent)
+        return convert_task(out, shards=[name], workers=0, progress=lambda event: None)  # no bar in a notebook
     except (SourceError, OptionError) as error:
         return error
-
-
-def _silent(event: Any) -> None:
-    """Report no progress, so that a worker in a notebook shows no bar."""
 
 
 def cluster_failed(engine: str, where: str, error: BaseException) -> ConversionError:

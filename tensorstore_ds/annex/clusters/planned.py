@@ -133,7 +133,8 @@ class Plan:
                 or (sha256 and _sha256(path) != sha256)
             ):
                 message = "expected the file that was planned with, found another or none."
-                raise SourceError(Problem(str(path), "source-changed", message), _ANOTHER_SOURCE)
+                advice = "Give every machine the same source, or remove the plan and plan again."
+                raise SourceError(Problem(str(path), "source-changed", message), advice)
         if source.scanned is None:
             source.scan()
         for name, value in plain.load(self.data["state"]).items():
@@ -180,9 +181,6 @@ class Plan:
         with open(self.folder / "problems.jsonl", encoding="utf-8") as file:
             every = [(Problem(*each), is_left_out) for *each, is_left_out in map(json.loads, file)]
         return [each for each, left_out in every if not left_out], tuple(each for each, left_out in every if left_out)
-
-
-_ANOTHER_SOURCE = "Give every machine the same source, or remove the plan and plan again."
 
 
 def read_plan(out: Path, data: dict[str, Any] | None, *, is_new: bool = False) -> Plan:

@@ -204,7 +204,7 @@ def convert_task(
     with one_line_for_failures(target), Build(target, notify).visit() as build, contextlib.ExitStack() as stack:
         planned = _read(build)
         names = _names(planned, task, tasks, shards)
-        missing = [name for name in names if not _is_finished(build, name)]
+        missing = [name for name in names if (found := build.finished(*name)) is None or found.run != build.run]
         build.total = sum(planned.shards[name] for name in missing)
         build.advance(0)
         if not missing:
@@ -216,7 +216,8 @@ def convert_task(
             build.make_folder(path)  # a link in its place would lead elsewhere
         folder = None if scratch is None else stack.enter_context(_scratch(Path(scratch)))
         writers = {name: _writer(build, name, prepared, folder) for name in missing}
-        stack.callback(_remove, [writer.partial for writer in writers.values()])
+        for writer in writers.values():
+            stack.callback(shutil.rmtree, writer.partial, ignore_errors=True)
         converted = convert_shards(prepared, selection, writers, options, b"", on_rows=build.advance, note=build.note)
         stack.enter_context(contextlib.closing(converted))
         for name, finished in converted:
@@ -279,16 +280,6 @@ def _writer(build: Build, name: ShardName, prepared: Prepared, scratch: Path | N
         place.with_name(f"{place.name}.{own}") if scratch is None else scratch / f"{'-'.join(map(str, name))}.{own}"
     )
     return ShardWriter(place, prepared.format.fields, partial)
-
-
-def _remove(folders: Sequence[Path]) -> None:
-    for folder in folders:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _is_finished(build: Build, name: ShardName) -> bool:
-    finished = build.finished(*name)
-    return finished is not None and finished.run == build.run
 
 
 def commit(out: str | os.PathLike[str]) -> Summary:
