@@ -57,6 +57,19 @@ def test_keys(store: Path) -> None:
     assert (again.exit_code, again.stderr) == (1, f"tsds: {expected}\n")
 
 
+def test_a_table_of_keys_and_splits(store: Path) -> None:
+    keys, table = [*keys_of(store), *keys_of(store, "val")], store.with_name("keys.csv")
+    table.write_text("split,key\n" + "".join(f"{'train' if i < 6 else 'val'},{keys[i]}\n" for i in (6, 4, 1)))
+    done = command("erase", store, "--keys", table, "--json")
+    assert json.loads(done.stdout)["erased"] == {"train": 2, "val": 1}, done.output
+    assert keys_of(store) == [keys[0], keys[2], keys[3], keys[5]] and keys_of(store, "val") == keys[7:]
+    table.write_text(f"split,key\nval,{keys[0]}\n")
+    assert (
+        f"found 1 that no sample has: '{keys[0]}'. Nothing was erased."
+        in command("erase", store, "--keys", table).stderr
+    )
+
+
 @pytest.mark.parametrize("text", ["train 1\nval 0\n train\t4 \n", '{"drop": {"train": [1, 4], "val": [0]}}', b"\n {}"])
 def test_rows(store: Path, text: str | bytes) -> None:
     keys, others = keys_of(store), keys_of(store, "val")
@@ -105,8 +118,12 @@ REFUSED: dict[str, tuple[tuple[str, ...], str | bytes, str]] = {
     "no split": (("--where", "width > 0", "--split", "test"), "", "expected splits of train, val, found 'test'."),
     "no key": (("--keys", "FILE"), "a\nb\nc\nd\n", "found 4 that no sample has: 'a', 'b', 'c' and 1 more."),
     "no keys": (("--keys", "FILE"), "\n\n", "expected samples to erase, found none."),
-    "no text": (("--keys", "FILE"), b"\xff\xfe\n", "list.txt: expected a text in UTF-8, found other bytes."),
-    "no file": (("--keys", "none.txt"), "", "none.txt: expected a key on each line, found no file that can be read"),
+    "no text": (
+        ("--keys", "FILE"),
+        b"\xff\xfe\n",
+        "list.txt: expected a key on each line, in UTF-8, found other bytes.",
+    ),
+    "no file": (("--keys", "none.txt"), "", "none.txt: cannot be read: No such file or directory."),
     "no row": (
         ("--rows", "FILE"),
         "train 1\ntrain\n",

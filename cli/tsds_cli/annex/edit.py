@@ -6,7 +6,6 @@ import json
 import re
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -276,9 +275,9 @@ def filter(
     """
     if where is None and keys is None and not splits and without is None:
         raise click.UsageError("Give --where, --keys, --split, --without, or several of them.")
-    listed = ListedRows() if without is None else listed_rows(without)
+    drop, sha256 = (None, None) if without is None else listed_rows(without)
     rows = None if keys is None else tsds.editing.find_keys(store, keys)
-    chosen: dict[str, Any] = {"splits": splits or None, "rows": rows, "drop": listed.rows, "sha256": listed.sha256}
+    chosen: dict[str, Any] = {"splits": splits or None, "rows": rows, "drop": drop, "sha256": sha256}
     made(out, as_json, partial(tsds.editing.filter_store, store, out, where, **chosen))
 
 
@@ -499,7 +498,7 @@ def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
 @click.command()
 @store_argument()
 @option("--where", metavar="CONDITION", help="Erase samples that meet this condition, as in tsds filter.")
-@option("--keys", type=path, metavar="FILE", help="Erase samples whose keys a text file lists, one per line.")
+@option("--keys", type=path, metavar="FILE", help="Erase samples whose keys a file lists, as in tsds filter --keys.")
 @option(
     "--rows",
     type=path,
@@ -544,13 +543,13 @@ def erase(
         raise click.UsageError("Give one of --where, --keys and --rows.")
     if rows is not None and splits:
         raise click.UsageError("--rows names the splits itself: leave out --split.")
-    listed = ListedRows() if rows is None else listed_rows(rows, may_be_lines=True)
+    listed, of_store = (None, None) if rows is None else listed_rows(rows, may_be_lines=True)
     chosen: dict[str, Any] = {
         "where": where,
-        "keys": None if keys is None else listed_keys(keys),
-        "rows": listed.rows,
+        "keys": keys,
+        "rows": listed,
         "splits": splits or None,
-        "sha256": sha256 or listed.sha256,
+        "sha256": sha256 or of_store,
     }
     before = _digest(store)
 
@@ -642,21 +641,21 @@ def annotate(store: Path, license: str | None, as_json: bool, **given: str | Non
 # --- files that list samples --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ListedRows:
-    """Rows of each split, and the digest of their store, if the file contains it."""
+def listed_rows(file: Path, *, may_be_lines: bool = False) -> tuple[dict[str, list[int]], str | None]:
+    """The rows of each split in a file, and the digest of their store if the file contains it.
 
-    rows: dict[str, list[int]] | None = None
-    sha256: str | None = None
-
-
-def listed_rows(file: Path, *, may_be_lines: bool = False) -> ListedRows:
-    """The rows in a file, as JSON or, if `may_be_lines`, each on a line: ``train 17``."""
+    The file is JSON or, if `may_be_lines`, has a row on each line: ``train 17``.
+    """
     expected = f'{file}: expected {{"drop": {{"train": [3, 17]}}}}'
     expected += ", or a line such as train 17 for each row" if may_be_lines else ""
-    data = _read(file, expected)
+    try:
+        if file.stat().st_size > _LIMIT:
+            raise OptionError(f"{expected}, found a file of more than {_LIMIT:,} bytes.")
+        data = file.read_bytes()
+    except OSError as error:
+        raise OptionError(f"{expected}, found no file that can be read: {error.strerror}.") from error
     if may_be_lines and not data.lstrip().startswith(b"{"):
-        return ListedRows(_rows_of_lines(_lines(file, data)))
+        return _rows_of_lines(file, data), None
     try:
         document = json.loads(data)
         listed = {str(split): list(rows) for split, rows in document["drop"].items()}
@@ -665,37 +664,21 @@ def listed_rows(file: Path, *, may_be_lines: bool = False) -> ListedRows:
         raise OptionError(f"{expected}, found something else ({type(error).__name__}).") from error
     if any(type(row) is not int for rows in listed.values() for row in rows):
         raise OptionError(f"{expected}, found rows that are no whole numbers.")
-    return ListedRows(listed, sha256 if isinstance(sha256, str) and sha256 else None)
+    return listed, sha256 if isinstance(sha256, str) and sha256 else None
 
 
-def listed_keys(file: Path) -> list[str]:
-    """The keys that a text file lists, each on a line; empty lines are ignored."""
-    return [line for _, line in _lines(file, _read(file, f"{file}: expected a key on each line"))]
-
-
-def _rows_of_lines(lines: list[tuple[str, str]]) -> dict[str, list[int]]:
-    rows: dict[str, list[int]] = {}
-    for where, line in lines:
-        match = re.fullmatch(r"\s*(\S+)\s+(\d{1,18})\s*", line, re.ASCII)
-        if match is None:
-            raise OptionError(f"{where}: expected a split and a row, such as train 17, found {shortened(repr(line))}.")
-        rows.setdefault(match[1], []).append(int(match[2]))
-    return rows
-
-
-def _lines(file: Path, data: bytes) -> list[tuple[str, str]]:
-    """The non-empty lines of a text, each with its position."""
+def _rows_of_lines(file: Path, data: bytes) -> dict[str, list[int]]:
+    """The rows by split of the non-empty lines of a text."""
     try:
         lines = data.decode("utf-8-sig").split("\n")
     except UnicodeDecodeError:
         raise OptionError(f"{file}: expected a text in UTF-8, found other bytes.") from None
-    return [(f"{file}, line {i}", line.removesuffix("\r")) for i, line in enumerate(lines, 1) if line.strip()]
-
-
-def _read(file: Path, expected: str) -> bytes:
-    try:
-        if file.stat().st_size > _LIMIT:
-            raise OptionError(f"{expected}, found a file of more than {_LIMIT:,} bytes.")
-        return file.read_bytes()
-    except OSError as error:
-        raise OptionError(f"{expected}, found no file that can be read: {error.strerror}.") from error
+    rows: dict[str, list[int]] = {}
+    for i, line in enumerate(lines, 1):
+        match = re.fullmatch(r"\s*(\S+)\s+(\d{1,18})\s*", line, re.ASCII)
+        if match is not None:
+            rows.setdefault(match[1], []).append(int(match[2]))
+        elif line.strip():
+            found = f"found {shortened(repr(line.removesuffix(chr(13))))}"
+            raise OptionError(f"{file}, line {i}: expected a split and a row, such as train 17, {found}.")
+    return rows

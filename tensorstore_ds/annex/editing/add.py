@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.annex.editing.field_values import Known, Values, field_of
@@ -15,10 +14,10 @@ from tensorstore_ds.annex.editing.given import Given
 from tensorstore_ds.annex.editing.in_place import (
     Changes,
     InPlace,
-    Leftovers,
     changing,
     remove_leftovers,
     removed_after,
+    summary_of,
 )
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
@@ -150,7 +149,8 @@ def run_add(
         changes = Changes(given={name: given for name, (_, given) in made.items()})
         step = {"command": "add", "fields": list(made), **details}
         InPlace(opened, fields, changes, notify).run(step)
-        return _summary(path, began, {name: new.describe() for name, (new, _) in made.items()}, notes)
+        described = {name: new.describe() for name, (new, _) in made.items()}
+        return summary_of(FieldsSummary, open_store(path), began, notes, fields=described)
 
 
 def drop_fields(
@@ -194,7 +194,8 @@ def drop_fields(
             kept = {name: each for name, each in own.items() if name not in names}
             InPlace(opened, kept, Changes(), notify).run({"command": "drop", "fields": names})
         removed = removed_after(path, "the fields are dropped from the store")
-        return _summary(path, began, described, (), removed, completed=completes)
+        more = {"removed_shards": removed.shards, "removed_nbytes": removed.nbytes, "completed": completes}
+        return summary_of(FieldsSummary, open_store(path), began, (), fields=described, **more)
 
 
 def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) -> None:
@@ -294,27 +295,3 @@ def _was_interrupted(store: Store, names: Sequence[str]) -> bool:
     last: Mapping[str, Any] = next(iter(reversed(steps_of(store.manifest.provenance))), {})
     is_same = last.get("command") == "drop" and last.get("fields") == list(names)
     return is_same and store.replaced[0] > 0 and not any(name in store.manifest.fields for name in names)
-
-
-def _summary(
-    path: Path,
-    began: float,
-    fields: Mapping[str, str],
-    notes: Sequence[str],
-    removed: Leftovers = Leftovers(),  # noqa: B008
-    *,
-    completed: bool = False,
-) -> FieldsSummary:
-    store = open_store(path)
-    rows = {name: len(store[name]) for name in store}
-    return FieldsSummary(
-        path,
-        rows,
-        store.nbytes,
-        time.monotonic() - began,
-        notes=tuple(notes),
-        fields=fields,
-        removed_shards=removed.shards,
-        removed_nbytes=removed.nbytes,
-        completed=completed,
-    )

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from tensorstore_ds import words
 from tensorstore_ds.annex.editing.compare import NAMED, SampleCount, differing_fields
 from tensorstore_ds.annex.editing.edit import joined_stores
-from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Place, Replaced, changing, remove_leftovers
+from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Replaced, changing, remove_leftovers, summary_of
 from tensorstore_ds.annex.editing.keys import StoreKeys
 from tensorstore_ds.annex.editing.mentions import problems_of
 from tensorstore_ds.annex.editing.rows import Piece
@@ -240,7 +240,7 @@ class _Growing:
             )
             wanted = {"known": listed.known if self.compares else {}, "new": listed.new}
             if not self.adds:  # they are looked at to see which of them were moved, unless they are too many
-                are_few = _count(listed.new) <= max(_MOVED, 2 * listed.only_in_store)
+                are_few = listed.counted(listed.new).count <= max(_MOVED, 2 * listed.only_in_store)
                 wanted["new"] = listed.new if are_few and listed.only_in_store and listed.known else {}
             folder = path.with_name(f"{path.name}.append")
             # finished shards, from which the same call goes on
@@ -255,7 +255,7 @@ class _Growing:
                 work.remove_leftover()  # of a call that compared, and was interrupted
                 return self._summary(opened, listed, _Found())
             for note in self._notes_of_options(opened, options, listed):
-                self._note(note)
+                self.notify(Progress("copy", 0, 0, 0, note))
             with work:
                 work.remove_all_but({f"{name}.partial" for name in wanted})
                 for name in [name for name in wanted if wanted[name]]:
@@ -280,7 +280,7 @@ class _Growing:
                     self._goes_on = is_full  # else the store has changed, or the same call would fail again
                     raise
                 if note := work.end():
-                    self._note(note)
+                    self.notify(Progress("copy", 0, 0, 0, note))
                     summary = replace(summary, notes=(*summary.notes, note))
                 return summary
 
@@ -364,43 +364,34 @@ class _Growing:
         if SOURCE_BOX in store.manifest.fields:  # images without a stored crop
             images = {key.rpartition("#")[0] for key in names} - {""}
             for other in others.values() if images else ():
-                images -= {key.rpartition("#")[0] for _, key, _ in _rows(other) if key not in names}
+                keys = (other[name].key(row) for name in other for row in range(len(other[name])))
+                images -= {key.rpartition("#")[0] for key in keys if key not in names}
             names |= images
         secret = problems_of(names, {*skipped, *left_out})
         skipped, left_out = ([each for each in some if each not in secret] for some in (skipped, left_out))
-        return more_skipped(store, skipped, left_out, self._stored(store, others, found, known))
-
-    @staticmethod
-    def _stored(store: Store, others: Mapping[str, Store], found: _Found, known: StoreKeys) -> set[str]:
-        """Samples that the store listed as skipped, and that it stores from now on."""
-        listed = [*dict.fromkeys(problem.where for problem in skipped_in(store))]
-        stored = {
-            key for key, (split, row) in zip(listed, known.find(listed), strict=True) if found.differs(split, row)
-        }
-        if listed and "new" in others:
-            places = zip(listed, StoreKeys(others["new"]).find(listed), strict=True)
+        before = [*dict.fromkeys(problem.where for problem in skipped_in(store))]
+        stored = {key for key, place in zip(before, known.find(before), strict=True) if found.differs(*place)}
+        if before and "new" in others:
+            places = zip(before, StoreKeys(others["new"]).find(before), strict=True)
             added = found.changes.added
             stored |= {key for key, (split, row) in places if split in added and row in added[split].rows}
-        return stored
+        return more_skipped(store, skipped, left_out, stored)
 
     def _summary(
         self, store: Store, listed: _Listed, found: _Found, converted: Mapping[str, Summary] = MappingProxyType({})
     ) -> GrowthSummary:
-        rows = {name: len(store[name]) for name in store}
         skipped = Counter(problem.reason for problem in self._unreadable)
         for each in converted.values():
             skipped.update(each.skipped)
         listed_there = (problem for each in converted.values() for problem in skipped_in(open_store(each.path)))
-        left_out = [*self._unreadable, *listed_there]
-        return GrowthSummary(
-            store.path,
-            rows,
-            store.nbytes,
-            time.monotonic() - self._began,
-            dict(skipped),
-            tuple(dict.fromkeys(left_out)),
-            sum(each.resumed for each in converted.values()),
-            tuple(self._notes),
+        return summary_of(
+            GrowthSummary,
+            store,
+            self._began,
+            self._notes,
+            skipped=dict(skipped),
+            left_out=tuple(dict.fromkeys((*self._unreadable, *listed_there))),
+            resumed=sum(each.resumed for each in converted.values()),
             added=found.added,
             updated=found.differing,
             updated_fields=dict(found.counts),
@@ -408,7 +399,7 @@ class _Growing:
             not_compared=SampleCount() if self.compares else listed.counted(listed.known),
             not_added=SampleCount() if self.adds else listed.counted(listed.new),
             only_in_store=listed.only_in_store,
-            kept=tuple(store[name].key(row) for name, row in islice(listed.gone(), NAMED)),
+            kept=tuple(islice((store[name].key(int(row)) for name in store for row in listed.gone_in(name)), NAMED)),
             erased=SampleCount.of(chain(listed.keys(listed.erased), found.erased)),
             other_split=listed.other_split,
             moved=found.moved,
@@ -434,10 +425,7 @@ class _Growing:
     def _keep(self, note: str) -> None:
         """Show a note now, and in the summary."""
         self._notes[note] = None
-        self._note(note)
-
-    def _note(self, text: str) -> None:
-        self.notify(Progress("copy", 0, 0, 0, text))
+        self.notify(Progress("copy", 0, 0, 0, note))
 
 
 @dataclass
@@ -468,10 +456,6 @@ class _Found:
 
 #: Places of samples in a source, in order, for each split that has some.
 _Places = dict[str, NDArray[np.int64]]
-
-
-def _count(places: _Places) -> int:
-    return sum(map(len, places.values()))
 
 
 class _Listed:
@@ -511,10 +495,6 @@ class _Listed:
             self.first_other = self.first_other if self.other_split.count else (split, name)
             self.other_split.add_rows(np.flatnonzero(own), keys.__getitem__)
 
-    def gone(self) -> Iterator[Place]:
-        """The split and the row of each sample of the store that the source lacks."""
-        return ((name, int(row)) for name in self._seen for row in self.gone_in(name))
-
     def gone_in(self, split: str) -> NDArray[np.int64]:
         """The rows of a split of the store that the source lacks."""
         return np.flatnonzero(~self._seen[split])
@@ -526,7 +506,7 @@ class _Listed:
 
     def counted(self, places: _Places) -> SampleCount:
         """Number of samples, and the first one."""
-        return SampleCount(_count(places), list(islice(self.keys(places), NAMED)))
+        return SampleCount(sum(map(len, places.values())), list(islice(self.keys(places), NAMED)))
 
     def chosen(self, places: _Places) -> Source:
         """A source of some of the samples."""
@@ -619,9 +599,8 @@ def _sizes(store: Store, split: str) -> NDArray[np.int64]:
     return np.diff(column.offsets) if isinstance(column, RaggedColumn) else np.zeros(len(store[split]), np.int64)
 
 
-def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool) -> list[str]:
+def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool) -> Iterator[str]:
     """Notes about samples that seem to have been moved to a different split, folder or name."""
-    notes = []
     options = store.manifest.conversion_options
     divided = options.get("split_into") or any(
         each.get("command") == "split" for each in steps_of(store.manifest.provenance)
@@ -630,30 +609,20 @@ def _notes_of_moves(store: Store, listed: _Listed, found: _Found, *, adds: bool)
         listed.other_split = SampleCount()
     if count := listed.other_split.count:
         key, (before, now) = listed.other_split.keys[0], listed.first_other
-        notes.append(
+        yield (
             f"{count:,} {'samples are' if count > 1 else 'sample is'} in a different split in the source, such as "
             f"{key} ({before} in the store, {now} in the source). The store keeps its splits: convert the source "
             "again to change them."
         )
     if count := found.moved.count:
         key, old = next(iter(found.moved_from.items()))
-        are = (
-            "new samples have the images of stored samples"
-            if count > 1
-            else "new sample has the image of a stored sample"
-        )
-        what = f"{count:,} {are} that the source no longer contains, such as {key} (stored as {old})"
+        some = "samples have the images of stored samples" if count > 1 else "sample has the image of a stored sample"
+        what = f"{count:,} new {some} that the source no longer contains, such as {key} (stored as {old})"
         advice = "convert the source again to drop the old samples"
         if adds and count <= NAMED:
             advice = f"drop the old samples with tsds filter, condition: key not in {[*found.moved_from.values()]}"
         stays = "The store keeps both" if adds else "The store keeps the old ones"
-        notes.append(f"{what}. {stays}. If you moved or renamed the files, {advice}.")
-    return notes
-
-
-def _rows(store: Store) -> Iterator[tuple[str, str, int]]:
-    """Split, key and row of each sample."""
-    return ((name, store[name].key(row), row) for name in store for row in range(len(store[name])))
+        yield f"{what}. {stays}. If you moved or renamed the files, {advice}."
 
 
 def _taken(source: str, found: _Found) -> OptionError:

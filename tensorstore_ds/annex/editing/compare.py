@@ -293,16 +293,9 @@ def _class_counts(split: Split, rows: NDArray[np.int64]) -> dict[str, int]:
     if name is None or not split.fields[name].classes:
         return {}
     field = split.fields[name]
-    if isinstance(field, ObjectsField):
-        table = split.table(name)
-        starts, stops = table.bounds(rows)
-        labels = table["labels"].take(spans(starts, stops)).astype(np.int64)
-        each = np.repeat(np.arange(len(rows)), stops - starts)
-        labels = np.unique(np.stack([each, labels], 1), axis=0)[:, 1]
-    else:
-        labels = split.column(name).take(rows)
-        if isinstance(field, LabelsField):
-            labels = np.nonzero(labels > 0)[1]
+    owners, labels = field.class_rows(split[name].take(rows))
+    if owners is not None:  # a sample counts once for each class
+        labels = np.unique(np.stack([owners, labels], 1), axis=0)[:, 1]
     counts = np.bincount(labels[labels >= 0], minlength=len(field.classes)).tolist()
     return {one: count for one, count in zip(field.classes, counts, strict=True) if count}
 

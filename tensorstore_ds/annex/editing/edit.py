@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
-from tensorstore_ds.options import declarations, meant
+from tensorstore_ds.options import declarations
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
@@ -89,7 +90,7 @@ def filter_store(
             kept = np.intersect1d(kept, listed_rows(opened[name], rows, "keep"))
         pieces[name] = [Piece(opened, name, np.setdiff1d(kept, listed_rows(opened[name], drop or {}, "leave out")))]
     if condition is not None and not any(len(piece.rows) for each in pieces.values() for piece in each):
-        raise no_sample_meets(condition, opened)
+        raise condition.no_sample_meets(opened.manifest.fields)
     step = {"command": "filter", "where": where, "splits": list(names), "dropped": sum(map(len, (drop or {}).values()))}
     step |= {} if rows is None else {"listed": sum(map(len, rows.values()))}
     return write_store(target, pieces, opened.manifest.fields, step, notify)
@@ -131,10 +132,11 @@ def split_store(
     """
     seed, notify = _SEED.validated(seed), progress or in_notebook()
     opened, target = opened_for_editing(store, notify), tidied(out)
-    every = [(name, len(opened[name])) for name in opened]
+    splits = {name: opened[name] for name in opened}
+    every = [(name, len(split)) for name, split in splits.items()]
     labels = _strata(opened, [name for name, _ in every])
     are_groups = group_by is not None or SOURCE_BOX in opened.manifest.fields
-    group = _of_image(opened) if group_by is None else row_group(_splits(opened), group_by, "group_by")
+    group = _of_image(opened) if group_by is None else row_group(splits, group_by, "group_by")
     keys = (group(name, row) for name, count in every for row in range(count))
     total = sum(count for _, count in every)
     parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups, option="shares")
@@ -306,7 +308,8 @@ def merge_stores(
     opened = [opened_for_editing(store, notify) for store in stores]
     joined = joined_stores(opened)
     repeated, equal = _repeated(opened, joined)
-    left = {} if restore_erased else _erased_elsewhere(opened)
+    erased = _erased_elsewhere(opened)
+    left = {} if restore_erased else erased
     if sum(map(len, left.values())) == sum(len(store[name]) for store in opened for name in store):
         raise OptionError(f"{target}: expected samples that were not erased, found none.")
     notes = (*joined.notes, *_note_of_repeated(repeated, equal), *_note_of_erased(opened, left))
@@ -320,8 +323,8 @@ def merge_stores(
             pieces.setdefault(name, []).append(Piece(store, name, rows, classes, prefix))
     step = {"command": "merge", "stores": [store.path.name for store in opened]}
     tombstones = Tombstones(*(store.manifest.provenance for store in opened))
-    for i, store in enumerate(opened if restore_erased and len(tombstones) else ()):
-        tombstones.remove(store, _erased_rows(opened, i))
+    for (i, name), again in erased.items() if restore_erased else ():
+        tombstones.remove(opened[i], zip(repeat(name), again, strict=False))
     summary = write_store(target, in_order(pieces), joined.fields, step, notify, tombstones)
     return replace(summary, notes=(*notes, *summary.notes))
 
@@ -377,42 +380,35 @@ def _first_places(indexes: Mapping[int, KeyIndex], keys: Keys) -> Iterator[tuple
         yield row, (int(owners[row]), int(places[row]))
 
 
-def _note_of_repeated(repeated: SampleCount, equal: int) -> list[str]:
-    if not repeated.count:
-        return []
-    return [
-        f"{repeated.count:,} key{'s are' if repeated.count > 1 else ' is'} in several stores, such as "
-        f"{', '.join(repeated.keys)}: {equal:,} of them with equal samples. All are stored, and keys begin with the "
-        "name of their store. tsds check finds copies."
-    ]
-
-
-def _erased_rows(stores: Sequence[Store], place: int) -> Iterator[tuple[str, int]]:
-    """Split and row of the samples of a store that were erased from one of the others."""
-    own = Tombstones(stores[place].manifest.provenance)  # other tombstones were not erased from this store
-    others = (other.manifest.provenance for i, other in enumerate(stores) if i != place)
-    return Tombstones(*others).without(own).rows_of(stores[place])
+def _note_of_repeated(repeated: SampleCount, equal: int) -> Iterator[str]:
+    if repeated.count:
+        keys = f"{repeated.count:,} key{'s are' if repeated.count > 1 else ' is'} in several stores"
+        yield (
+            f"{keys}, such as {', '.join(repeated.keys)}: {equal:,} of them with equal samples. All are stored, and "
+            "keys begin with the name of their store. tsds check finds copies."
+        )
 
 
 def _erased_elsewhere(stores: Sequence[Store]) -> dict[tuple[int, str], list[int]]:
-    """The rows of `_erased_rows`, by the number of their store and their split."""
+    """The rows of samples that were erased from another of the stores, by the number of their store and their split."""
     found: dict[tuple[int, str], list[int]] = {}
-    for i in range(len(stores)):
-        for name, row in _erased_rows(stores, i):
+    for i, store in enumerate(stores):
+        own = Tombstones(store.manifest.provenance)  # other tombstones were not erased from this store
+        others = Tombstones(*(other.manifest.provenance for other in stores if other is not store))
+        for name, row in others.without(own).rows_of(store):
             found.setdefault((i, name), []).append(row)
     return found
 
 
-def _note_of_erased(stores: Sequence[Store], left: Mapping[tuple[int, str], Sequence[int]]) -> list[str]:
-    if not left:
-        return []
-    count = sum(map(len, left.values()))
-    (i, name), rows = next(iter(left.items()))
-    return [
-        f"not merged: {count:,} sample{'s' if count > 1 else ''} that {'were' if count > 1 else 'was'} erased from a "
-        f"different store, such as {stores[i][name].key(rows[0])} of {stores[i].name}. Pass `restore_erased` to keep "
-        f"{'them' if count > 1 else 'it'}."
-    ]
+def _note_of_erased(stores: Sequence[Store], left: Mapping[tuple[int, str], Sequence[int]]) -> Iterator[str]:
+    if left:
+        count = sum(map(len, left.values()))
+        (i, name), rows = next(iter(left.items()))
+        samples, it = (f"{count:,} samples that were", "them") if count > 1 else ("1 sample that was", "it")
+        yield (
+            f"not merged: {samples} erased from a different store, such as {stores[i][name].key(rows[0])} of "
+            f"{stores[i].name}. Pass `restore_erased` to keep {it}."
+        )
 
 
 def _prefixes(stores: Sequence[Store]) -> list[str]:
@@ -439,23 +435,11 @@ def listed_rows(split: Split, listed: Mapping[str, Sequence[int]], purpose: str)
     return np.array(rows, np.int64)
 
 
-def no_sample_meets(condition: Condition, store: Store) -> OptionError:
-    """The error for a condition that no sample meets."""
-    fields = store.manifest.fields
-    known = [*dict.fromkeys(name for each in fields.values() for name in getattr(each, "classes", ()))]
-    hints = [f" There is no class {text!r}.{meant(text, known)}" for text in condition.unknown_texts(fields)]
-    return OptionError(f"`where`: expected a condition that some samples meet, found none that do.{''.join(hints)}")
-
-
 def _of_image(store: Store) -> Callable[[str, int], str]:
     """A function that returns the key of a row, or of the image that a crop is from."""
     if SOURCE_BOX not in store.manifest.fields:
         return lambda split, row: store[split].key(row)
     return lambda split, row: store[split].key(row).rpartition("#")[0] or store[split].key(row)
-
-
-def _splits(store: Store) -> dict[str, Split]:
-    return {name: store[name] for name in store}
 
 
 def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[str, int], str]:

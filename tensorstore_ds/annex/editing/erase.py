@@ -6,8 +6,8 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.editing.edit import chosen_splits, listed_rows, no_sample_meets
-from tensorstore_ds.annex.editing.expression import Condition
+from tensorstore_ds.annex.editing.edit import chosen_splits, listed_rows
+from tensorstore_ds.annex.editing.expression import Condition, NoSampleError
 from tensorstore_ds.annex.editing.in_place import (
     REST,
     Changes,
@@ -25,8 +25,9 @@ from tensorstore_ds.annex.editing.in_place import (
     changing,
     remove_leftovers,
     removed_after,
+    summary_of,
 )
-from tensorstore_ds.annex.editing.keys import NoSuchKeysError, other_keys, rows_of_keys
+from tensorstore_ds.annex.editing.keys import other_keys, rows_of_file, rows_of_keys
 from tensorstore_ds.annex.editing.mentions import Mentions, literals_in, problems_of, texts_in
 from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones
 from tensorstore_ds.conversion.crops import SOURCE_BOX
@@ -77,7 +78,7 @@ def erase(
     where: str | None = None,
     *,
     rows: Mapping[str, Sequence[int]] | None = None,
-    keys: Collection[str] | None = None,
+    keys: Collection[str] | os.PathLike[str] | None = None,
     splits: Collection[str] | None = None,
     sha256: str | None = None,
     tombstones: bool = True,
@@ -115,7 +116,8 @@ def erase(
         store: path of a store, a folder.
         where: condition as in `filter_store`. Samples that meet it are erased. Give one of `where`, `rows` and `keys`.
         rows: rows of the samples, by split. Rows change with every erasure.
-        keys: keys of the samples. A key is erased in all splits that contain it.
+        keys: keys of the samples, or the path (a `pathlib.Path`) of a file that lists them as in `find_keys`. A key is
+            erased in all splits that contain it.
         splits: names of the splits to erase from. None is all. It cannot be combined with `rows`.
         sha256: expected digest of the store or of its content, such as `CheckFindings.sha256` for rows. None accepts
             any store.
@@ -135,17 +137,17 @@ def erase(
         raise OptionError("expected one of `where`, `rows` and `keys`. They select the samples to erase.")
     if rows is not None and splits is not None:
         raise OptionError("`rows` names the splits itself: leave out `splits`.")
-    began = time.monotonic()
     target = None if receipt is None else _free_file(receipt)
     with changing(store, "erase the samples") as opened:
-        choice = _Choice(None if where is None else Condition(where), rows, keys, splits, sha256)
-        summary = _Erasure(opened, choice, tombstones, progress or in_notebook()).run(dry_run=dry_run)
+        choose = partial(_chosen, None if where is None else Condition(where), rows, keys, splits)
+        erasure = _Erasure(opened, tombstones, progress or in_notebook())
+        summary = erasure.run(choose, sha256, by_rows=rows is not None, dry_run=dry_run)
     if target is not None and summary.receipt:
         with writing(target):
             write_file(
                 target, (json.dumps(summary.receipt, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "replace")
             )
-    return replace(summary, seconds=time.monotonic() - began)
+    return summary
 
 
 def _free_file(path: str | os.PathLike[str]) -> Path:
@@ -159,81 +161,75 @@ def _free_file(path: str | os.PathLike[str]) -> Path:
     return target
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """Which samples to erase: by a condition, by rows or by keys."""
-
-    condition: Condition | None
-    rows: Mapping[str, Sequence[int]] | None
-    keys: Collection[str] | None
-    splits: Collection[str] | None
-    sha256: str | None
-
-    def rows_of(self, store: Store) -> SplitRows:
-        """The chosen rows of a store; raises `OptionError` if a row or key does not exist."""
-        names = chosen_splits(store, self.rows if self.splits is None else self.splits)
-        if self.condition is not None:
-            found = {name: self.condition.rows(store[name]) for name in names}
-        elif self.keys is not None:
-            found = rows_of_keys(store, names, {*self.keys}, " Nothing was erased.")
-        else:
-            found = {name: np.unique(listed_rows(store[name], self.rows or {}, "erase")) for name in names}
-        return {name: rows for name, rows in found.items() if len(rows)}
+def _chosen(
+    where: Condition | None,
+    rows: Mapping[str, Sequence[int]] | None,
+    keys: Collection[str] | os.PathLike[str] | None,
+    splits: Collection[str] | None,
+    store: Store,
+) -> SplitRows:
+    """The chosen rows of a store; raises `OptionError` if a row or key does not exist, or all samples are chosen."""
+    names = chosen_splits(store, rows if splits is None else splits)
+    if where is not None:
+        found = {name: where.rows(store[name]) for name in names}
+    elif isinstance(keys, os.PathLike):
+        found = rows_of_file(store, names, keys, after=" Nothing was erased.")
+    elif keys is not None:
+        found = rows_of_keys(store, names, {*keys}, " Nothing was erased.")
+    else:
+        found = {name: np.unique(listed_rows(store[name], rows or {}, "erase")) for name in names}
+    count = sum(map(len, found.values()))
+    if not count and where is not None:
+        raise where.no_sample_meets(store.manifest.fields)
+    if not count:
+        raise NoSampleError("expected samples to erase, found none.")
+    if count == sum(len(store[name]) for name in store):
+        what = "expected samples that stay, found none. To delete all samples, remove the folder of the store"
+        raise OptionError(f"{store.path}: {what}.")
+    return {name: rows for name, rows in found.items() if len(rows)}
 
 
 class _Erasure:
     """One call of `erase` for a locked store."""
 
-    def __init__(self, store: Store, choice: _Choice, tombstones: bool, notify: OnProgress) -> None:
-        self._store, self._choice, self._tombstones, self._notify = store, choice, tombstones, notify
-        self._notes: list[str] = []
+    def __init__(self, store: Store, tombstones: bool, notify: OnProgress) -> None:
+        self._store, self._tombstones, self._notify = store, tombstones, notify
+        self._began, self._notes, self._removed, self._completes = time.monotonic(), list[str](), Leftovers(), False
 
-    def run(self, *, dry_run: bool) -> ErasureSummary:
-        """Do the work of `erase`."""
-        completes, removed = not dry_run and _was_interrupted(self._store), Leftovers()
-        if completes:
-            removed = self._remove()
-            if self._choice.rows is not None or self._choice.sha256 is not None:
+    def run(
+        self, choose: Callable[[Store], SplitRows], sha256: str | None, *, by_rows: bool, dry_run: bool
+    ) -> ErasureSummary:
+        """Do the work of `erase`, for the samples that `choose` returns."""
+        self._completes = not dry_run and _was_interrupted(self._store)
+        if self._completes:
+            self._remove()
+            if by_rows or sha256 is not None:
                 self._note(
                     "this call completed an erasure that was interrupted. No more samples were erased, because rows "
                     "have other numbers since. If it was the same command, its samples are erased. Otherwise, list the "
                     "rows again."
                 )
-                return self._summary({}, (), removed, completed=True)
+                return self._summary({}, ())
         known = (self._store.sha256, self._store.content_sha256)
-        if self._choice.sha256 is not None and self._choice.sha256.lower() not in known:
+        if sha256 is not None and sha256.lower() not in known:
             advice = "Rows have other numbers after samples were erased: list the samples of this store."
-            message = f"expected the store {self._choice.sha256}, found the store {self._store.sha256}."
+            message = f"expected the store {sha256}, found the store {self._store.sha256}."
             raise FormatError(Problem("zarr.json", "checksum", message), advice)
         try:
-            rows = self._choice.rows_of(self._store)
-        except NoSuchKeysError:
-            if not completes:
+            rows = choose(self._store)
+        except NoSampleError:
+            if not self._completes:
                 raise
-            rows = {}
-        if completes and not rows:
-            return self._summary({}, (), removed, completed=True)
-        self._check(rows)
+            return self._summary({}, ())
         keys = tuple(self._store[name].key(row) for name, some in rows.items() for row in some.tolist())
-        if dry_run:
-            return self._summary(rows, keys, removed, dry_run=True)
-        more = self._change(rows, keys)
-        removed = Leftovers(removed.shards + more.shards, removed.nbytes + more.nbytes)
-        return self._summary(rows, keys, removed, completed=completes)
+        if not dry_run:
+            self._change(rows, keys)
+        return self._summary(rows, keys, dry_run=dry_run)
 
-    def _check(self, rows: SplitRows) -> None:
-        """Raise `OptionError` if no sample is to be erased, or none would stay."""
-        if not rows:
-            if self._choice.condition is not None:
-                raise no_sample_meets(self._choice.condition, self._store)
-            raise OptionError("expected samples to erase, found none.")
-        if sum(map(len, rows.values())) == sum(len(self._store[name]) for name in self._store):
-            what = "expected samples that stay, found none. To delete all samples, remove the folder of the store"
-            raise OptionError(f"{self._store.path}: {what}.")
-
-    def _change(self, rows: SplitRows, keys: Sequence[str]) -> Leftovers:
+    def _change(self, rows: SplitRows, keys: Sequence[str]) -> None:
         """Write shards without the rows, replace the manifest, and remove what it does not list."""
         self._store, before = remove_leftovers(self._store)
+        self._removed += before
         store, manifest = self._store, self._store.manifest
         names = _names(store, rows, keys)
         skipped = fewer_skipped(store, partial(problems_of, names))
@@ -245,46 +241,33 @@ class _Erasure:
         count = len(tombstones.add(store, places)) if self._tombstones else 0
         step = {"command": "erase", "erased": {name: len(some) for name, some in rows.items()}, "tombstones": count}
         found = changed.run(step, lambda known: tombstones.noted(_without_mentions(mentions, known)))
-        after = self._remove()
-        for note in (
-            *_notes_of_classes(manifest, found),
-            *_notes_of_texts(manifest, names),
-            *_notes_of_place(store.path),
-        ):
+        self._remove()
+        for note in (*_notes_of_classes(manifest, found), *_notes_of_texts(manifest, names)):
             self._note(note)
-        return Leftovers(before.shards + after.shards, before.nbytes + after.nbytes)
+        beside = store.path.with_name(f"{store.path.name}.append")
+        if os.path.lexists(beside):
+            self._note(f"{beside} holds samples of an interrupted append, perhaps also erased ones. Remove it.")
 
-    def _remove(self) -> Leftovers:
+    def _remove(self) -> None:
         """Open the store again, and remove the files that its manifest does not list."""
-        removed = removed_after(self._store.path, "the samples are erased from the store")
+        self._removed += removed_after(self._store.path, "the samples are erased from the store")
         self._store = open_store(self._store.path)
-        return removed
 
-    def _summary(
-        self,
-        rows: SplitRows,
-        keys: tuple[str, ...],
-        removed: Leftovers,
-        *,
-        completed: bool = False,
-        dry_run: bool = False,
-    ) -> ErasureSummary:
-        store = self._store
-        return ErasureSummary(
-            store.path,
-            {name: len(store[name]) for name in store},
-            store.nbytes,
-            0,
-            notes=tuple(self._notes),
+    def _summary(self, rows: SplitRows, keys: tuple[str, ...], *, dry_run: bool = False) -> ErasureSummary:
+        return summary_of(
+            ErasureSummary,
+            self._store,
+            self._began,
+            self._notes,
             erased={name: len(some) for name, some in rows.items()},
             keys=keys,
-            removed_shards=removed.shards,
-            removed_nbytes=removed.nbytes,
-            completed=completed,
-            receipt={} if dry_run else self._receipt(removed),
+            removed_shards=self._removed.shards,
+            removed_nbytes=self._removed.nbytes,
+            completed=self._completes,
+            receipt={} if dry_run else self._receipt(),
         )
 
-    def _receipt(self, removed: Leftovers) -> dict[str, Any]:
+    def _receipt(self) -> dict[str, Any]:
         """The summary, from the last erasure in the provenance, which an earlier call may have begun."""
         store, provenance = self._store, self._store.manifest.provenance
         steps = [each for each in steps_of(provenance) if each.get("command") == "erase"]
@@ -300,8 +283,8 @@ class _Erasure:
             "sha256_before": before[0] if isinstance(before, list) and before else None,
             "sha256_after": store.sha256,
             "content_sha256_after": store.content_sha256,
-            "removed_shards": removed.shards,
-            "removed_nbytes": removed.nbytes,
+            "removed_shards": self._removed.shards,
+            "removed_nbytes": self._removed.nbytes,
             "not_reached": list(_not_reached(store)),
         }
 
@@ -381,10 +364,3 @@ def _notes_of_texts(manifest: Manifest, names: set[str]) -> Iterator[str]:
     for name, text in texts.items():
         if isinstance(text, str) and text in Mentions(names, [text]):
             yield f"the {name} names a sample that was erased. Change it with tsds annotate."
-
-
-def _notes_of_place(path: Path) -> Iterator[str]:
-    """Notes about folders next to the store that may contain the samples."""
-    beside = path.with_name(f"{path.name}.append")
-    if os.path.lexists(beside):
-        yield f"{beside} holds samples of an interrupted append, perhaps also erased ones. Remove it."

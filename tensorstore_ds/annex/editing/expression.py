@@ -76,13 +76,15 @@ class Condition:
             met.append(start + np.flatnonzero(np.broadcast_to(found, stop - start)))
         return np.concatenate([np.empty(0, np.int64), *met])
 
-    def unknown_texts(self, fields: Mapping[str, Field]) -> list[str]:
-        """Quoted texts that are compared with classes, but are not a class of any field."""
-        classes = {each for field in fields.values() for each in getattr(field, "classes", ())}
-        if not classes or any(isinstance(node, ast.Name) and node.id == "key" for node in ast.walk(self._tree)):
-            return []
-        texts = (node.value for node in ast.walk(self._tree) if isinstance(node, ast.Constant))
-        return [text for text in texts if isinstance(text, str) and text and text not in classes]
+    def no_sample_meets(self, fields: Mapping[str, Field]) -> NoSampleError:
+        """The error if no sample of a store meets the condition; names texts that are no classes of its `fields`."""
+        classes = [*dict.fromkeys(each for field in fields.values() for each in field.classes)]
+        nodes = list(ast.walk(self._tree))
+        uses_keys = any(isinstance(node, ast.Name) and node.id == "key" for node in nodes)
+        texts = (node.value for node in nodes if isinstance(node, ast.Constant) and classes and not uses_keys)
+        unknown = (text for text in texts if isinstance(text, str) and text and text not in classes)
+        hints = "".join(f" There is no class {text!r}.{meant(text, classes)}" for text in unknown)
+        return NoSampleError(f"`where`: expected a condition that some samples meet, found none that do.{hints}")
 
     def _column(self, known: Mapping[str, Column], start: int, stop: int, name: str) -> Values:
         if name not in known:
@@ -241,3 +243,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, str):
         return "text"
     return "number" if isinstance(value, int | float) or (isinstance(value, np.ndarray) and value.ndim <= 1) else "list"
+
+
+class NoSampleError(OptionError):
+    """No sample meets the condition, or has any of the keys."""

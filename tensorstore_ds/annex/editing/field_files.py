@@ -145,8 +145,10 @@ class _ByKey:
             places = self._found(rows[keys], rows[splits] if splits else None)
             for column, each in made.items():
                 each.put(places, rows[column])
-        self._check_all(made.values())
-        return {new: each.by_split(self._seen) for new, each in zip(names, made.values(), strict=True)}
+        unseen = [(split, row) for split, seen in self._seen.items() for row in np.flatnonzero(~seen).tolist()]
+        if self.missing is None:
+            self._refuse(unseen + [place for each in made.values() for place in each.empty])
+        return {new: each.by_split(unseen) for new, each in zip(names, made.values(), strict=True)}
 
     # --- columns ---
 
@@ -200,11 +202,9 @@ class _ByKey:
             raise OptionError(f"{self.path}: expected keys of samples, {what}. Remove these rows, or check the keys.")
         return found
 
-    def _check_all(self, columns: Collection[_Column]) -> None:
-        """Raise `OptionError` if samples have no value and `missing` is not set."""
-        lacking = [(split, int(row)) for split, seen in self._seen.items() for row in np.flatnonzero(~seen)]
-        lacking += [place for column in columns for place in column.empty]
-        if lacking and self.missing is None:
+    def _refuse(self, lacking: Sequence[tuple[str, int]]) -> None:
+        """Raise `OptionError` if samples have no value."""
+        if lacking:
             some = ", ".join(repr(self.store[split].key(row)) for split, row in lacking[:_NAMED])
             total = sum(map(len, self._seen.values()))
             what = f"found none for {len(lacking):,} of {total:,}, such as {some}"
@@ -235,13 +235,12 @@ class _Column:
                 else:
                     values[row] = cells[number]
 
-    def by_split(self, seen: Mapping[str, NDArray[np.bool_]]) -> BySplit:
-        """The values of each split."""
-        gaps = [(split, row) for split, there in seen.items() for row in np.flatnonzero(~there).tolist()] + self.empty
-        if gaps:
-            stand_in = self._stand_in()
-            for name, row in gaps:
-                self._values[name][row] = stand_in
+    def by_split(self, unseen: Sequence[tuple[str, int]]) -> BySplit:
+        """The values of each split, where samples without a value get `missing`."""
+        gaps = [*unseen, *self.empty]
+        stand_in = self._stand_in() if gaps else None
+        for name, row in gaps:
+            self._values[name][row] = stand_in
         return self._values
 
     def _unfilled(self, rows: int) -> Any:
@@ -254,10 +253,10 @@ class _Column:
         """The value of samples without one; raises `OptionError` if the dtype cannot hold it."""
         missing = self._missing
         if self._like is None:
-            return None if missing in (None, "") else str(missing)
+            return None if missing == "" else str(missing)
         kind, dtype = self._like.dtype.kind, self._like.dtype
         try:
-            number = float(missing if missing is not None else "nan")
+            number = float(missing)  # type: ignore[arg-type]  # it is not None where there are gaps
             fits = kind == "f" or (number.is_integer() and np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
         except (ValueError, OverflowError):
             fits = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +19,6 @@ from tensorstore_ds.sources.list.table import PATH_NAMES, SPLIT_COLUMN_NAMES, Ta
 Cells = NDArray[Any] | list[Any]
 #: Some rows of a file: their columns.
 TableRows = Mapping[str, Cells]
-
-
-class FieldTable(Protocol):
-    """A table with named columns."""
-
-    names: tuple[str, ...]
-
-    def empty(self, column: str) -> NDArray[Any] | None:
-        """An array of 0 rows with the dtype and shape of a column; None for texts."""
-
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
-        """All rows, in blocks: texts of some columns, and the values of others."""
 
 
 class CsvTable:
@@ -117,7 +105,7 @@ class ParquetTable:
                 yield found
 
 
-def table_of(path: Path, least: int = 2) -> FieldTable:
+def table_of(path: Path, least: int = 2) -> CsvTable | ParquetTable:
     """The table in a file with at least so many columns, by its suffix."""
     return ParquetTable(path) if path.suffix.lower() == ".parquet" else CsvTable(path, least)
 

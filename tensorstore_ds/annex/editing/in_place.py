@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +36,7 @@ from tensorstore_ds.annex.editing.rows import (
 )
 from tensorstore_ds.conversion.build import one_line_for_failures
 from tensorstore_ds.conversion.history import note_state, with_step
-from tensorstore_ds.conversion.result import OnProgress, Progress
+from tensorstore_ds.conversion.result import OnProgress, Progress, Summary
 from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import locked_folder, own_nbytes, partial_of, sync, write_file
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
@@ -57,6 +58,8 @@ Place = tuple[str, int]
 #: ``skipped.jsonl`` only the lines that stay at its beginning: each state of the disk is a valid store.
 REST = "skipped-rest"
 _NO_ROWS = np.empty(0, np.int64)
+
+S = TypeVar("S", bound=Summary)
 
 
 class Replaced:
@@ -391,6 +394,15 @@ class Leftovers:
     shards: int = 0
     nbytes: int = 0
 
+    def __add__(self, other: Leftovers) -> Leftovers:
+        return Leftovers(self.shards + other.shards, self.nbytes + other.nbytes)
+
+
+def summary_of(kind: type[S], store: Store, began: float, notes: Iterable[str], **more: Any) -> S:
+    """The summary of a change that began at this `time.monotonic`, with the present state of the store."""
+    rows = {name: len(store[name]) for name in store}
+    return kind(store.path, rows, store.nbytes, time.monotonic() - began, notes=tuple(notes), **more)
+
 
 def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
     """Remove unlisted files, and return the store, reopened if its manifest was replaced, and what was removed.
@@ -418,7 +430,7 @@ def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store,
             shutil.rmtree(folder)
         elif split is not None:
             for shard in shards:
-                removed = Leftovers(removed.shards + 1, removed.nbytes + _remove_shard(Path(shard)))
+                removed += Leftovers(1, _remove_shard(Path(shard)))
             if shards:
                 sync(folder)
     return store, removed

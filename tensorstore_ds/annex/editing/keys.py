@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.editing.expression import NoSampleError
 from tensorstore_ds.annex.editing.field_tables import key_column, split_column, table_of
 from tensorstore_ds.annex.editing.tombstones import key_bytes
 from tensorstore_ds.errors import OptionError
@@ -85,16 +86,25 @@ def find_keys(
         SourceError: the file cannot be read.
         FormatError: the store is damaged.
     """
-    opened, wanted = open_store(store), dict[str | None, set[str]]()
-    for split, each in _listed(tidied(file), key):
-        wanted.setdefault(split, set()).add(each)
-    found: dict[str, set[int]] = {}
+    opened = open_store(store)
+    found = rows_of_file(opened, [*opened], file, key)
+    return {name: found[name].tolist() for name in opened if name in found}
+
+
+def rows_of_file(
+    store: Store, names: Sequence[str], file: str | os.PathLike[str], column: str | None = None, after: str = ""
+) -> dict[str, NDArray[np.int64]]:
+    """The rows of some splits with the keys that a file lists, ascending; `column` and errors as of `find_keys`."""
+    wanted = dict[str | None, set[str]]()
+    for split, key in _listed(tidied(file), column):
+        wanted.setdefault(split, set()).add(key)
+    found: dict[str, list[NDArray[np.int64]]] = {}
     for split, keys in wanted.items():
-        if split is not None and split not in opened:
-            raise unknown_name(str(file), "split", split, opened.splits)
-        for name, rows in rows_of_keys(opened, [*opened] if split is None else [split], keys).items():
-            found.setdefault(name, set()).update(rows.tolist())
-    return {name: sorted(found[name]) for name in opened if found.get(name)}
+        if split is not None and split not in names:
+            raise unknown_name(str(file), "split", split, names)
+        for name, rows in rows_of_keys(store, names if split is None else [split], keys, after).items():
+            found.setdefault(name, []).append(rows)
+    return {name: np.unique(np.concatenate(rows)) for name, rows in found.items() if any(map(len, rows))}
 
 
 def _listed(path: Path, column: str | None) -> Iterator[tuple[str | None, str]]:
@@ -109,10 +119,10 @@ def _listed(path: Path, column: str | None) -> Iterator[tuple[str | None, str]]:
     with open_file(path, str(path), limit=_LIMIT) as file:
         data = file.read()
     try:
-        lines = data.decode("utf-8-sig").splitlines()
+        lines = data.decode("utf-8-sig").split("\n")  # other ends of lines may be in a key
     except UnicodeDecodeError:
         raise OptionError(f"{path}: expected a key on each line, in UTF-8, found other bytes.") from None
-    yield from ((None, line) for line in lines if line.strip())
+    yield from ((None, line.removesuffix("\r")) for line in lines if line.strip())
 
 
 def rows_of_keys(store: Store, names: Sequence[str], wanted: set[str], after: str = "") -> dict[str, NDArray[np.int64]]:
@@ -142,7 +152,7 @@ def rows_of_keys(store: Store, names: Sequence[str], wanted: set[str], after: st
         hint = next((f" There is {similar[key]!r}." for key in sorted(missing) if key in similar), "")
         what = f"found {len(named):,} that no sample has: {', '.join(named[:_NAMED])}{more}"
         message = f"`keys`: expected keys of samples, {what}.{hint}{after}"
-        raise (NoSuchKeysError if missing == wanted else OptionError)(message)
+        raise (NoSampleError if missing == wanted else OptionError)(message)
     return found
 
 
@@ -155,7 +165,3 @@ def other_keys(store: Store, names: Iterable[str], rows: Mapping[str, NDArray[np
             places = without[slice(*without.searchsorted([start, start + len(keys)]))] - start
             for place in np.delete(np.arange(len(keys)), places).tolist():
                 yield data[ends[place] : ends[place + 1]].decode("utf-8", "backslashreplace")
-
-
-class NoSuchKeysError(OptionError):
-    """No sample has any of the keys."""
