@@ -49,9 +49,6 @@ def test_a_file_of_folds(store: Path, tmp_path: Path) -> None:
     with (tmp_path / "f.csv").open(newline="", encoding="utf-8") as file:
         found = {row["key"]: int(row["fold"]) for row in csv.DictReader(file)}
     split = tensorstore_ds.open(store)["train"]
-    assert list(found) == [split.key(row) for row in range(24)]
-    for digit in "01":
-        assert len({fold for key, fold in found.items() if key.endswith(f"{digit}.png")}) == 1
     assert np.array_equal([*found.values()], tensorstore_ds.folds(split, 4, groups=r"([01])\.png").numbers[0])
 
 

@@ -195,13 +195,7 @@ def test_image_files_are_copied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("where", "test"),
     [
-        ("label == 'cat'", lambda s, i: i % 3 == 0),
-        ("label != 'cat' and age < 7.5", lambda s, i: i % 3 != 0 and i < 7.5),
-        ("label in ('cat', 'bird') or age >= 15", lambda s, i: i % 3 != 1 or i >= 15),
-        ("not (3 <= age < 9)", lambda s, i: not 3 <= i < 9),
-        ("age * 2 - 1 > 10 / 2", lambda s, i: i * 2 - 1 > 5),
-        ("age in [1, 2, 30]", lambda s, i: i in (1, 2, 30)),
-        ("-age < -10", lambda s, i: i > 10),
+        ("label in ('cat', 'bird') or age >= 15", lambda s, i: i % 3 != 1 or i >= 15),  # more in test_expression.py
         ("objects > 1", lambda s, i: len(s["objects"]["labels"]) > 1),
         ("'dog' in classes", lambda s, i: 1 in s["objects"]["labels"]),
         ("'cat' not in classes and width == 14", lambda s, i: 0 not in s["objects"]["labels"]),

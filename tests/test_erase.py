@@ -631,22 +631,16 @@ def test_what_is_refused(tmp_path: Path) -> None:
     assert files_of(path) == before
 
 
-@pytest.mark.parametrize("layout", ["memmap", "zarr"])
-def test_a_damaged_shard_is_not_written_with_new_checksums(tmp_path: Path, layout: str) -> None:
-    path = write(tmp_path / "s.tsds", {"train": range(10)}, layout=layout, shard_nbytes=2000).path
+def test_shards_of_which_nothing_is_copied_may_be_damaged(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.tsds", {"train": range(10)}, shard_nbytes=2000).path
     count = tsds.open(path).manifest.splits["train"].shards[0].rows
     (data,) = (file for file in (path / shard_path("train", 0) / "image" / "c").rglob("*") if file.is_file())
-    changed = bytearray(data.read_bytes())
-    changed[7] ^= 1
-    data.write_bytes(changed)
-    before = files_of(path)
-    with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums") as caught:
+    data.write_bytes(bytes(data.stat().st_size))
+    with pytest.raises(FormatError, match="Nothing was changed: a damaged shard would get new checksums"):
         tsds.erase(path, rows={"train": [0]})
-    assert caught.value.reason == "checksum" and files_of(path) == before
-    if layout == "memmap":
-        tsds.erase(path, rows={"train": [9]})  # of other shards
-        tsds.erase(path, rows={"train": [*range(count)]})  # nothing of it is copied
-        assert tsds.verify(path) == []
+    tsds.erase(path, rows={"train": [9]})  # of other shards
+    tsds.erase(path, rows={"train": [*range(count)]})
+    assert tsds.verify(path) == []
 
 
 def test_a_store_that_is_served(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import write
-from small_stores import tsds as command
 from tensorstore_ds.format.joining import FieldsDifferError, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import ArrayField
@@ -162,15 +161,3 @@ def test_notes_name_what_is_added() -> None:
         "adds text to the 1 sample of b: unknown, stored as no texts.",
         "adds the classes dog to label of a.",
     )
-
-
-def test_merge_says_which_keys_are_in_both(tmp_path: Path) -> None:
-    image = np.zeros((4, 4, 3), np.uint8)
-    samples = [{"image": image + i, "label": i % 2, "key": f"k{i}"} for i in range(4)]
-    for name, some in (("a", samples[:3]), ("b", [samples[0], samples[2], samples[3]])):
-        tsds.convert(some, tmp_path / f"{name}.tsds", tsds.ConvertOptions(workers=0, classes=("cat", "dog")))
-    done = command("merge", tmp_path / "a.tsds", tmp_path / "b.tsds", tmp_path / "out.tsds")
-    assert done.exit_code == 0
-    found = " ".join(done.stderr.split())
-    assert "3 keys are in several stores, such as train/" in found and "1 of them with equal samples" in found
-    assert "tsds check finds copies" in found

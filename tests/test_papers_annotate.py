@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import tensorstore_ds as tsds
-from stores import no_room, store_of
+from stores import store_of
 from tensorstore_ds.conversion.licenses import license_expression
 
 
@@ -118,33 +115,6 @@ def test_a_link_in_the_place_of_the_new_manifest_is_not_followed(store: tsds.Sto
     with pytest.raises(tsds.errors.OutputError, match=r"zarr\.json: expected to write it"):
         tsds.annotate(store.path, license="MIT")
     assert other.read_text() == "mine"
-
-
-def test_a_folder_that_may_not_be_written_to_is_one_line(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = files(store)
-    monkeypatch.setattr(os, "fsync", no_room)
-    with pytest.raises(tsds.errors.OutputError, match="No space left"):
-        tsds.annotate(store.path, license="MIT")
-    monkeypatch.undo()
-    assert files(store) == before
-
-
-_KILLED = """
-import os, sys
-
-import tensorstore_ds as tsds
-os.fsync = lambda descriptor: os.kill(os.getpid(), 9)
-tsds.annotate(sys.argv[1], license="MIT")
-"""
-
-
-def test_a_kill_leaves_the_old_store_and_the_next_call_succeeds(store: tsds.Store) -> None:
-    done = subprocess.run([sys.executable, "-c", _KILLED, str(store.path)], check=False)
-    assert done.returncode == -9
-    assert tsds.open(store.path).sha256 == store.sha256
-    assert (store.path / "zarr.json.partial").exists()
-    tsds.annotate(store.path, license="MIT")
-    assert tsds.verify(store.path) == []
 
 
 def test_licenses_are_written_as_spdx_has_them_and_one_that_is_none_is_named_with_a_near_one() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import socket
 import warnings
@@ -15,7 +14,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import tsds as run, voc
+from small_stores import voc
 from stores import class_folders, store_of
 from tensorstore_ds.annex.publishing import croissant as croissant_module
 
@@ -140,32 +139,6 @@ def test_of_many_files_each_field_is_a_set(tmp_path: Path, mlcroissant: Any, mon
         assert name in listed or any(
             Path(name).match(each.replace("**", "*/" * n + "*")) for each in sets for n in range(6)
         )
-
-
-def test_hostile_names_are_kept(tmp_path: Path, mlcroissant: Any) -> None:
-    names = ['"}],"x":[{"', "猫\u2028", "<b>", "a\nb", "@id"]
-    samples = [{"image": np.zeros((4, 4, 3), np.uint8), "label": i} for i in range(len(names))]
-    folder, _ = described(store_of(tmp_path / "s.tsds", samples, names).path)
-    rows = records(validated(mlcroissant, folder), "classes-label")
-    assert [plain(row["classes-label/name"]) for row in rows] == names
-
-
-def test_the_command_makes_the_same(tmp_path: Path) -> None:
-    store = store_of(tmp_path / "s.tsds", [{"image": np.zeros((4, 4, 3), np.uint8)}])
-    _, found = described(store.path)
-    shown = run("card", store.path, tmp_path / "b", "--from", tmp_path / "answers.yaml", "--croissant")
-    assert shown.exit_code == 0, shown.output
-    assert json.loads((tmp_path / "b" / "croissant.json").read_text()) == found
-
-
-def test_images_of_the_preview_are_small(tmp_path: Path) -> None:
-    import pyarrow.parquet as pq
-
-    samples = [{"image": np.random.default_rng(i).integers(0, 256, (300, 600, 3), np.uint8)} for i in range(3)]
-    folder, _ = described(store_of(tmp_path / "s.tsds", samples).path)
-    table = pq.read_table(folder / "preview" / "train.parquet")
-    for each in table.column("image").to_pylist():
-        assert Image.open(io.BytesIO(each["bytes"])).size == (256, 128)
 
 
 def test_captions(tmp_path: Path, mlcroissant: Any) -> None:
