@@ -6,7 +6,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
@@ -147,8 +147,9 @@ class Hdf5Source(ArraySource):
             if name not in ("image", "label") and array.shape[:1] != rows:
                 self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {arrays['image'].shape}")
                 continue
-            is_text = isinstance(array, Hdf5Array) and array.classes
-            chosen[name] = _with_classes(array, self.classes or ()) if is_text else array
+            chosen[name] = array
+            if isinstance(array, Hdf5Array) and array.classes:
+                chosen[name] = replace(array, classes=self.classes or ())
         return chosen
 
     def _datasets(
@@ -215,22 +216,8 @@ class Hdf5Source(ArraySource):
             texts[where] = _texts(dataset, where)
         nbytes = math.prod(dataset.chunks or ()) * stored.itemsize if dataset.chunks else 0
         _check_fits(where, max(nbytes, math.prod(shape[1:]) * stored.itemsize))
-        classes = ("",) if is_text else ()
         cache = max(_CACHE_NBYTES, nbytes + nbytes // 2)
-        yield (
-            found,
-            field,
-            Hdf5Array(
-                where,
-                file,
-                stored.str,
-                array.shape,
-                is_encoded=is_encoded,
-                name=path,
-                cache_nbytes=cache,
-                classes=classes,
-            ),
-        )
+        yield found, field, replace(array, cache_nbytes=cache, classes=("",) if is_text else ())
 
     def _note_classes(self, node: Any, where: str) -> None:
         """Take class names from the attributes of a file, group or dataset; note other attributes."""
@@ -252,11 +239,6 @@ class Hdf5Source(ArraySource):
             )
         elif found != self.classes or found is None:
             self.leave_out(where, f"it is no list of texts, or {known or 'another place'} has the class names")
-
-
-def _with_classes(array: ArrayFile, classes: tuple[str, ...]) -> Hdf5Array:
-    own = cast("Hdf5Array", array)
-    return Hdf5Array(own.where, own.path, own.dtype, own.shape, name=own.name, classes=classes)
 
 
 def _names(values: Any, where: str) -> tuple[str, ...] | None:
