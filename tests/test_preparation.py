@@ -1,5 +1,6 @@
 """Images of differing sizes and colors: what is said of them, and what a conversion makes of gray among color."""
 
+import io
 import re
 from dataclasses import replace
 
@@ -199,6 +200,27 @@ def test_files_whose_colors_are_asked_for_are_kept_as_pixels(mixed, tmp_path):
     summary = tsds.convert(mixed, tmp_path / "s.tsds", ConvertOptions(workers=0, color="gray"))
     assert summary.notes == (NOTE_OF_SIZES.format(2),)
     assert set(tsds.open(tmp_path / "s.tsds")["test"].image_shapes[:, 2].tolist()) == {1}
+
+
+@pytest.mark.parametrize(
+    ("color", "has_gray", "encoding"),
+    [("rgb", False, "source"), ("rgb", True, "jpeg"), ("gray", False, "jpeg"), ("rgba", False, "raw")],
+)
+def test_photographs_are_kept_if_they_have_the_colors_asked_for(tmp_path, color, has_gray, encoding):
+    (tmp_path / "images").mkdir()
+    for i in range(4):
+        image = Image.effect_noise((20 + i, 16), 90)
+        image = image if has_gray and i == 2 else Image.merge("RGB", [image] * 3)
+        image.save(tmp_path / f"images/{i}.jpg")
+    options = ConvertOptions(workers=0, color=color)
+    assert tsds.estimate(tmp_path / "images", options).fields["image"].encoding == encoding
+    tsds.convert(tmp_path / "images", tmp_path / "s.tsds", options)
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    assert split.fields["image"].encoding == encoding
+    if encoding == "source":
+        assert split["image"][2] == (tmp_path / "images/2.jpg").read_bytes()
+    elif encoding == "jpeg":
+        assert Image.open(io.BytesIO(split["image"][2])).mode == {"rgb": "RGB", "gray": "L"}[color]
 
 
 def test_an_array_of_too_many_pixels(tmp_path):

@@ -28,7 +28,7 @@ from tensorstore_ds.conversion.blocks import (
 )
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import about, encode_sample
-from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles, not_kept
+from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, Raw, SourceFiles, not_kept
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.pixels import PathInErrors
@@ -353,6 +353,8 @@ class Survey:
     splits: dict[str, tuple[int, Statistics]] = field(default_factory=dict)
     stored_sizes: set[tuple[int, int]] = field(default_factory=set)  #: (height, width) as stored, of two at most
     files: int = 0  #: images that are files
+    formats: set[str] = field(default_factory=set)  #: of these files, as Pillow names them
+    recolored: bool = False  #: whether some of these have other colors than requested
     not_kept: list[Problem] = field(default_factory=list)  #: of these, files that no store holds
     pixels: int = 0  #: of all images, height times width
     differing: Problem | None = None  #: what keeps the images from being stored, with the way out of it all
@@ -432,6 +434,8 @@ def _note(surveyed: Survey, image: EncodedSample, picture: Picture) -> None:
     surveyed.kinds[kind] += 1
     surveyed.pixels += height * width
     surveyed.files += picture.is_file
+    surveyed.recolored |= picture.is_recolored
+    surveyed.formats.add(picture.format)
     if picture.is_file and not picture.is_storable:
         surveyed.not_kept.append(not_kept(image.key, picture))
 
@@ -440,10 +444,14 @@ def decide(surveyed: Survey, options: ImageOptions, where: str, masks: bool) -> 
     """Decide how to store images after all headers were read."""
     surveyed.image, notes = options, []
     if options.encoding.name == "raw" and len(surveyed.stored_sizes) > 1 and not masks:
-        are_files = options.color == "auto" and surveyed.files == surveyed.images
         if isinstance(options.encoding, Auto):
-            kept = (SourceFiles if options.fit is None else Jpeg) if are_files else Raw
-            surveyed.image = replace(options, encoding=options.encoding.chosen(kept))
+            kept: type[Encoding] = Raw
+            recolored = surveyed.recolored
+            loses = recolored and (options.color == "rgba" or surveyed.formats != {"JPEG"})
+            if surveyed.files == surveyed.images and not loses:
+                kept = Jpeg if recolored or options.fit is not None else SourceFiles
+            color = "auto" if kept is SourceFiles else options.color
+            surveyed.image = replace(options, encoding=options.encoding.chosen(kept), color=color)
         surveyed.is_ragged = surveyed.image.encoding.name == "raw"
         surveyed.kept = surveyed.image.encoding.note_of_sizes.format(f"{len(surveyed.sizes):,}")
         notes.append(surveyed.kept)

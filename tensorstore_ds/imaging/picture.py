@@ -65,6 +65,7 @@ class Picture:
         file_nbytes: size of its file, or 0.
         is_file: whether the image is a file that Pillow can read.
         is_storable: whether a store can contain this file.
+        is_recolored: whether the requested colors are not those of its file.
         format: Pillow's name of the format of its file.
         can_scale: whether `pixels` can reduce the image while it is decoded.
         is_large: whether its pixels should be read in bands.
@@ -77,6 +78,7 @@ class Picture:
     file_nbytes = 0
     is_file = False
     is_storable = False
+    is_recolored = False
     format = ""
     can_scale = False
     is_large = False
@@ -183,6 +185,7 @@ class WholePicture(Picture):
         self._opened = opened
         self.left_out = () if opened is None else further_frames(opened, key)
         self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
+        self.is_recolored = self.shape[2] != channels
         self.is_large = self.file is not None and self.nbytes >= LARGE_NBYTES
 
     @property

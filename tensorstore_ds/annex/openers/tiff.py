@@ -216,7 +216,7 @@ class TiffImage(Picture):
     def __init__(self, file: BinaryIO, header: _Header, color: Color, key: str, has_pages: bool) -> None:
         self._file, self._header, self._color, self._key = file, header, color, key
         self.is_file = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
-        self.file_nbytes, self.is_large = header.nbytes, header.is_large
+        self.file_nbytes, self.is_large, self.is_recolored = header.nbytes, header.is_large, color != "auto"
         self.left_out = (Problem(key, "further-frames", FURTHER_FRAMES),) if has_pages else ()
         self._stored_dtype = cast("np.dtype[Any]", header.dtype)  # checked by `_Header.unsupported`
         self._finalizer = weakref.finalize(self, file.close)
