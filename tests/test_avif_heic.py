@@ -7,7 +7,6 @@ import json
 import struct
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,71 +51,8 @@ def is_close(found: NDArray[Any], expected: NDArray[Any]) -> bool:
     return found.shape == expected.shape and bool(np.abs(found.astype(int) - expected).mean() < 8)
 
 
-# --- boxes --------------------------------------------------------------------------------------------------------
-
-
-def boxes(data: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The names and bodies of boxes back to back."""
-    while data:
-        size, name = struct.unpack(">I4s", data[:8])
-        size = size or len(data)
-        yield name, data[8:size]
-        data = data[size:]
-
-
 def box(name: bytes, body: bytes) -> bytes:
     return struct.pack(">I4s", 8 + len(body), name) + body
-
-
-def with_properties(file: bytes, properties: Sequence[tuple[bytes, int]]) -> bytes:
-    """An AVIF or HEIC file of one image with further properties of it, each of one byte, such as ``(b"irot", 3)``."""
-    grown = len(_with_properties(file, properties, 0)) - len(file)
-    return _with_properties(file, properties, grown)
-
-
-def _with_properties(file: bytes, properties: Sequence[tuple[bytes, int]], shift: int) -> bytes:
-    found = b""
-    for name, body in boxes(file):
-        if name == b"meta":
-            within = dict(boxes(body[4:]))
-            item = int.from_bytes(within[b"pitm"][4:6], "big")
-            within[b"iprp"] = _associated(within[b"iprp"], properties, item)
-            within[b"iloc"] = _shifted(within[b"iloc"], shift)
-            body = body[:4] + b"".join(box(*each) for each in within.items())
-        found += box(name, body)
-    return found
-
-
-def _associated(iprp: bytes, properties: Sequence[tuple[bytes, int]], item: int) -> bytes:
-    within = dict(boxes(iprp))
-    first = len(list(boxes(within[b"ipco"]))) + 1
-    within[b"ipco"] += b"".join(box(name, bytes([value])) for name, value in properties)
-    ipma = within[b"ipma"]
-    assert ipma[:4] == bytes(4)
-    at, entries = 8, b""
-    for _ in range(int.from_bytes(ipma[4:8], "big")):
-        number, count = struct.unpack(">HB", ipma[at : at + 3])
-        indices = ipma[at + 3 : at + 3 + count]
-        at += 3 + count
-        if number == item:
-            indices += bytes(0x80 | first + i for i in range(len(properties)))
-        entries += struct.pack(">HB", number, len(indices)) + indices
-    within[b"ipma"] = ipma[:8] + entries
-    return b"".join(box(*each) for each in within.items())
-
-
-def _shifted(iloc: bytes, shift: int) -> bytes:
-    """Places in the file that are `shift` bytes further: version 0 or 1, one extent for each item."""
-    version, sizes = iloc[0], (iloc[4] >> 4, iloc[4] & 15, iloc[5] >> 4)
-    assert version in (0, 1) and sizes[:2] == (4, 4)
-    found, at = iloc[:8], 8
-    for _ in range(int.from_bytes(iloc[6:8], "big")):
-        head = (6 if version else 4) + sizes[2] + 2
-        offset, length = struct.unpack(">II", iloc[at + head : at + head + 8])
-        in_file = not version or iloc[at + 3] == 0
-        found += iloc[at : at + head] + struct.pack(">II", offset + shift * in_file, length)
-        at += head + 8
-    return found
 
 
 # --- orientation --------------------------------------------------------------------------------------------------
@@ -131,37 +67,6 @@ def test_an_image_comes_out_upright_once(format: str, number: int) -> None:
     file = saved(format, quarters(), exif=exif_of(number))
     assert (b"irot" in file or b"imir" in file) == (number != 1)  # both libraries write the EXIF orientation as boxes
     assert read_image_header(file).size == expected.shape[:2]
-    assert is_close(decode_image(file), expected)
-
-
-def moved(pixels: Pixels, name: bytes, value: int) -> Pixels:
-    """What a property does, by ISO/IEC 23008-12: quarters of a turn anticlockwise; top to bottom, or left to right."""
-    if name == b"irot":
-        return np.rot90(pixels, value)
-    return pixels[:, ::-1] if value else pixels[::-1]
-
-
-_IROT, _IMIR = ([(name, value) for value in range(n)] for name, n in ((b"irot", 4), (b"imir", 2)))
-
-
-@pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize(
-    "properties", [[a] for a in (*_IROT, *_IMIR)] + [[a, b] for a in _IROT for b in _IMIR], ids=lambda p: str(p)
-)
-def test_boxes_turn_an_image_whatever_exif_says(format: str, properties: list[tuple[bytes, int]]) -> None:
-    expected = quarters()
-    for name, value in properties:
-        expected = moved(expected, name, value)
-    file = with_properties(saved(format, quarters()), properties)
-    assert read_image_header(file).size == expected.shape[:2]
-    assert is_close(decode_image(file), expected)
-
-
-@pytest.mark.parametrize("rotation", range(4))
-@pytest.mark.parametrize("axis", range(2))
-def test_heic_is_mirrored_before_it_is_turned_if_its_boxes_are_in_this_order(rotation: int, axis: int) -> None:
-    file = with_properties(saved("HEIC", quarters()), [(b"imir", axis), (b"irot", rotation)])
-    expected = moved(moved(quarters(), b"imir", axis), b"irot", rotation)
     assert is_close(decode_image(file), expected)
 
 
