@@ -2,7 +2,6 @@
 
 import dataclasses
 import io
-import itertools
 import math
 import shutil
 
@@ -10,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageOps
-from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as TF  # noqa: N812
 
 import antialiased
 import tensorstore_ds as tsds
-from jpeg_files import drawn, jpeg, oriented
+from jpeg_files import drawn, oriented
 from stores import png_bytes, store_of
 from tensorstore_ds import native
 from tensorstore_ds.errors import OptionError, SourceError
@@ -369,53 +367,6 @@ def test_images_that_have_the_size_stay_as_they_are_beside_others():
     assert fit.resize((16, 16)) is fit
     for found, *parts in zip(*map(dataclasses.astuple, (both.resize(sizes), fit, other.resize((16, 16)))), strict=True):
         assert np.array_equal(found, np.concatenate(parts)) if isinstance(found, np.ndarray) else [found] * 2 == parts
-
-
-EXACT = {
-    "evaluation": (
-        tsds.Compose([tsds.Resize(56), tsds.CenterCrop(48)]),
-        [v2.Resize(56, antialias=True), v2.CenterCrop(48)],
-    ),
-    "resized to its own size": (
-        tsds.Compose([tsds.Resize(56), tsds.CenterCrop(48), tsds.Resize(48)]),
-        [v2.Resize(56, antialias=True), v2.CenterCrop(48)],
-    ),
-    "stretched": (tsds.Resize((40, 64)), [v2.Resize((40, 64), antialias=True)]),
-    "mirrored": (
-        tsds.Compose([tsds.Resize((40, 64)), tsds.RandomHorizontalFlip(1.0)]),
-        [v2.Resize((40, 64), antialias=True), v2.RandomHorizontalFlip(1.0)],
-    ),
-    "asked for": (
-        tsds.RandomResizedCrop((32, 48), scale=(1, 1), ratio=(4 / 3, 4 / 3), exact=True),
-        [v2.Resize((32, 48), antialias=True)],
-    ),
-}
-
-
-@pytest.mark.parametrize(
-    ("encoding", "is_compiled"), [("source", True), pytest.param("jpeg", False, marks=pytest.mark.slow)]
-)
-def test_plans_without_random_crops_have_the_bits_of_torchvision(tmp_path, encoding, is_compiled, monkeypatch):
-    """Of files in every sampling, whose sides are 2 to 20 times those of the results, turned ones among them."""
-    (tmp_path / "f").mkdir()
-    for number, (size, form) in enumerate(
-        itertools.product(
-            ((150, 200), (384, 512), (768, 1024)), ({}, {"subsampling": 0}, {"subsampling": 1}, {"progressive": True})
-        )
-    ):
-        exif = Image.Exif()
-        exif[0x0112] = 3 if number % 3 == 1 else 1
-        (tmp_path / "f" / f"{number}.jpg").write_bytes(jpeg(drawn(*size), exif=exif, **form))
-    tsds.convert(tmp_path / "f", tmp_path / "s.tsds", encoding=encoding, workers=0)
-    if not is_compiled:
-        monkeypatch.setattr(native, "core", None)
-    split = tsds.open(tmp_path / "s.tsds")["train"]
-    for name, (plan, steps) in EXACT.items():
-        found = tsds.StoreDataset(tmp_path / "s.tsds", decode=plan).gather(range(len(split))).columns["image"]
-        for row in range(len(split)):
-            pixels = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(split["image"][row]))))
-            expected = v2.Compose(steps)(torch.from_numpy(pixels.transpose(2, 0, 1).copy()))
-            np.testing.assert_array_equal(found[row], expected, f"{name} of {split.key(row)}")
 
 
 def test_random_crops_are_decoded_smaller_unless_asked_for():
