@@ -10,6 +10,7 @@ import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -224,7 +225,8 @@ class DataLoader(data.DataLoader[Batches]):
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn
         batch_transform = _of_views(batch_transform, dataset)
-        _check(dataset, sampler, in_batches, collate, num_threads, batch_transform, batch_size)
+        numbers = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "seed": seed}
+        _check(dataset, sampler, in_batches, collate, batch_transform, batch_size, num_threads, **numbers)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         if isinstance(dataset, Subset) and _is_of_samples(dataset) and in_batches and collate_fn is None:
@@ -713,9 +715,10 @@ def _check(
     sampler: Any,
     in_batches: bool,
     collate: Collate,
-    num_threads: int | None,
     batch_transform: TransformsBatches | None,
     batch_size: Any,
+    num_threads: int | None,
+    **numbers: Any,
 ) -> None:
     """Raise an `OptionError` for arguments whose errors would appear late, elsewhere, or never."""
     if isinstance(dataset, str | os.PathLike | Store | Split):
@@ -727,8 +730,11 @@ def _check(
         raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
     if not isinstance(batch_size, int | float | None):  # torch itself rejects other numbers
         raise refusal("batch_size", "a whole number, at least 1, or None", repr(batch_size))
-    if num_threads is not None and (not isinstance(num_threads, int) or num_threads < 1):
-        raise refusal("num_threads", "an integer, at least 1", repr(num_threads))
+    for name, value in {**numbers, "num_threads": num_threads}.items():  # torch and the sampler check their ranges
+        if value is not None and not isinstance(value, Integral):
+            raise refusal(name, "an integer", repr(value))
+    if num_threads is not None and num_threads < 1:
+        raise refusal("num_threads", "at least 1", f"{num_threads}")
     if batch_transform is None:
         return
     if not callable(batch_transform):
