@@ -22,7 +22,7 @@ import tensorstore_ds as tsds
 from detection_stores import CLASSES, shapes
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.annex.checking.detections import Boxes, object_issues
+from tensorstore_ds.annex.checking.predictions import Boxes, object_issues
 from tensorstore_ds.errors import SourceError
 from training_stores import labelled, small
 

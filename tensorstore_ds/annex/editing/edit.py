@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.compare import SampleCount, differing_fields
 from tensorstore_ds.annex.editing.expression import Condition
-from tensorstore_ds.annex.editing.keys import key_table
+from tensorstore_ds.annex.editing.keys import first_found, key_table
 from tensorstore_ds.annex.editing.rows import Piece, opened_for_editing, write_store
 from tensorstore_ds.annex.editing.tombstones import Tombstones
 from tensorstore_ds.conversion.crops import SOURCE_BOX
@@ -26,7 +26,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
-from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
+from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
 from tensorstore_ds.options import declarations
 from tensorstore_ds.reading.store import Split, Store
@@ -358,7 +358,9 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCoun
                 continue
             before = indexes.setdefault(name, {})
             for start, keys in key_pieces(table) if before else ():
-                for row, (first, place) in _first_places(before, keys):
+                owners, places = first_found(before, keys)
+                for row in np.flatnonzero(owners >= 0).tolist():
+                    first, place = int(owners[row]), int(places[row])
                     pair = store, name, start + row, joined.numbers[i]
                     known = stores[first], name, place, joined.numbers[first]
                     noted = differs.setdefault((first, name), np.zeros(len(stores[first][name]), np.uint8))
@@ -367,17 +369,6 @@ def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCoun
                     noted[place] = max(noted[place], 2 if differing_fields(known, pair, joined.fields) else 1)
             before[i] = KeyIndex(table)
     return found, sum(int((noted == 1).sum()) for noted in differs.values())
-
-
-def _first_places(indexes: Mapping[int, KeyIndex], keys: Keys) -> Iterator[tuple[int, tuple[int, int]]]:
-    """The position of each key that a store has, and the first such store and its row."""
-    owners, places = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
-    for i, index in indexes.items():
-        rows = index.find(keys)
-        new = (owners < 0) & (rows >= 0)
-        owners[new], places[new] = i, rows[new]
-    for row in np.flatnonzero(owners >= 0).tolist():
-        yield row, (int(owners[row]), int(places[row]))
 
 
 def _note_of_repeated(repeated: SampleCount, equal: int) -> Iterator[str]:

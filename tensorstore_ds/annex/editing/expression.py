@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial, reduce
 from typing import Any
 
@@ -17,7 +17,7 @@ from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import ImageField, KeyField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.options import meant
-from tensorstore_ds.reading.columns import RaggedColumn
+from tensorstore_ds.reading.columns import Column as StoredColumn, RaggedColumn
 from tensorstore_ds.reading.store import Split
 
 _LONGEST = 4096  # characters of a condition
@@ -178,7 +178,7 @@ def columns(split: Split) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for name, field in split.fields.items():
         if field.joins_classes and not field.class_value:
-            found[name] = partial(_named, split, name, field)
+            found[name] = partial(_named, split[name], field)
         elif field.is_number:
             found[name] = partial(_numbers, split, name)
     sizes = split.first(SizeField)
@@ -187,20 +187,20 @@ def columns(split: Split) -> dict[str, Column]:
     if (keys := split.first(KeyField)) is not None:
         found["key"] = partial(_keys, split, keys)
     if (things := split.first(ObjectsField)) is not None:
-        table, classes = split.table(things), split.fields[things].classes
+        table, field = split.table(things), split.fields[things]
         found["objects"] = partial(_counts, table)
-        if classes and "labels" in table.values:
-            found["classes"] = partial(_classes, table, classes)
+        if field.classes and "labels" in table.values:
+            found["classes"] = partial(_named, table, field)
     return found
 
 
-def _named(split: Split, name: str, field: Field, start: int, stop: int) -> Values:
-    rows = split[name][start:stop]
-    owners, numbers = field.class_rows(rows)
+def _named(stored: StoredColumn | RaggedColumn, field: Field, start: int, stop: int) -> Values:
+    """The class name of each row, or a set of them."""
+    owners, numbers = field.class_rows(stored.take(np.arange(start, stop)))
     names = np.array([*field.classes, ""], object)[numbers]  # -1 is the last one
     if owners is None:
         return np.asarray(names)
-    edges = owners.searchsorted(np.arange(1, len(rows)))
+    edges = owners.searchsorted(np.arange(start + 1, stop) - start)
     return _objects([{*each} for each in np.split(names, edges)])
 
 
@@ -219,12 +219,6 @@ def _keys(split: Split, name: str, start: int, stop: int) -> Values:
 
 def _counts(table: RaggedColumn, start: int, stop: int) -> Values:
     return np.diff(table.offsets[start : stop + 1])
-
-
-def _classes(table: RaggedColumn, classes: Sequence[str], start: int, stop: int) -> Values:
-    edges = table.offsets[start : stop + 1]
-    labels = np.asarray(table["labels"][int(edges[0]) : int(edges[-1])])
-    return _objects([{classes[i] for i in each} for each in np.split(labels, edges[1:-1] - edges[0])])
 
 
 def _objects(values: list[Any]) -> Values:

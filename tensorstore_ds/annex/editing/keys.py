@@ -34,6 +34,16 @@ def key_table(split: Split) -> RaggedColumn | None:
     return None if name is None else split.table(name)
 
 
+def first_found(indexes: Mapping[int, KeyIndex], keys: Keys) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The number of the first index that has each key, and the row there, (n,) both, -1 if missing."""
+    owners, rows = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
+    for i, index in indexes.items():
+        found = index.find(keys)
+        new = (owners < 0) & (found >= 0)
+        owners[new], rows[new] = i, found[new]
+    return owners, rows
+
+
 class StoreKeys:
     """Finds the samples of a store by their keys, in 16 bytes per row; `places` numbers its `splits`."""
 
@@ -47,14 +57,8 @@ class StoreKeys:
 
         A key of several splits is found in `split`, else in the first of the others.
         """
-        splits, rows = np.full(len(keys), -1, np.int64), np.full(len(keys), -1, np.int64)
-        for i in sorted(range(len(self._indexes)), key=lambda i: self.splits[i] != split):
-            left = np.flatnonzero(splits < 0)
-            if not len(left):
-                break
-            found = self._indexes[i].find(Keys.of([key_bytes(keys[place]) for place in left.tolist()]))
-            splits[left[found >= 0]], rows[left] = i, found
-        return splits, rows
+        order = sorted(range(len(self._indexes)), key=lambda i: self.splits[i] != split)
+        return first_found({i: self._indexes[i] for i in order}, Keys.of([*map(key_bytes, keys)]))
 
     def find(self, keys: Sequence[str], split: str = "") -> list[tuple[str, int]]:
         """Split name and row of one key; the name is empty if the key is missing."""
