@@ -456,6 +456,13 @@ def test_names_without_suffixes(tmp_path: Path, header: str, where: str) -> None
         assert got.keys == {"train": [f"{where}{name}" for name in ("b2.JPG", "a.1.png", "c.webp")]}
 
 
+def test_an_image_elsewhere_is_noted_once_however_many_objects_it_has(tmp_path: Path) -> None:
+    rows = "".join(f"old/{name}.png,cat,{i},2,3{i},4\n" for name in "aab" for i in range(2))
+    write(tmp_path, {"l.csv": f"filename,class,xmin,ymin,xmax,ymax\n{rows}", **blank("new/a.png", "new/b.png")})
+    (note,) = (each for each in ListSource(tmp_path, SourceOptions()).scan().notes if "where the list says" in each)
+    assert note == "2 images are not where the list says, but found by the end of the path: old/a.png at new/a.png."
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_metadata_of_an_image_folder(tmp_path: Path, encoding: str) -> None:
     rows = (

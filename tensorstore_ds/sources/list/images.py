@@ -18,13 +18,13 @@ _SUFFIXES = tuple(IMAGE_SUFFIXES)
 class ListedImages:
     """Images below the folder `root`, which is walked when a path in a list is not an image.
 
-    With None, paths are not resolved. `moved` counts the images that are not where their lists say.
+    With None, paths are not resolved.
     """
 
     def __init__(self, root: Path | None) -> None:
         self._root = root
         self._index: ImageIndex | None = None
-        self._moved = 0
+        self._moved: set[int] = set()  # rows of the index, of images that are not where their lists say
         self._example = ("", "")
 
     def __getstate__(self) -> dict[str, object]:
@@ -41,8 +41,10 @@ class ListedImages:
         if not self._moved:
             return ()
         text, path = self._example
-        what = "images are not where the list says, and were found by the ends of their paths"
-        return (f"{self._moved:,} {what}, such as {text} at {path}.",)
+        are = "image is" if len(self._moved) == 1 else "images are"
+        return (
+            f"{len(self._moved):,} {are} not where the list says, but found by the end of the path: {text} at {path}.",
+        )
 
     def expect(self, text: str, folder: str) -> None:
         """Check the first path of a list, to detect whether paths lead to images."""
@@ -88,8 +90,8 @@ class ListedImages:
             raise RowError(error.problems[0].message, error.reason) from error
         found = index.paths[row] if row >= 0 else ""
         if found and has_suffix:
-            self._moved += 1
-            self._example = self._example if self._moved > 1 else (text, found)
+            self._example = self._example if self._moved else (text, found)
+            self._moved.add(row)
         return found
 
     def _walk(self) -> ImageIndex:
