@@ -1,6 +1,6 @@
 """Regress keypoints of which some are absent: their error does not count.
 
-tsds convert faces.xml faces.tsds
+tsds convert faces.xml faces.tsds --size 96 --objects crops
 python examples/keypoints.py faces.tsds
 """
 

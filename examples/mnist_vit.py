@@ -26,7 +26,8 @@ def main() -> None:
     torch.manual_seed(0)
 
     train, test = (tsds.StoreDataset(options.store, split, return_as="tuple") for split in ("train", "test"))
-    loader = tsds.DataLoader(train, options.batch_size, shuffle=True, drop_last=True, device=device)
+    batch_size = min(options.batch_size, len(train))
+    loader = tsds.DataLoader(train, batch_size, shuffle=True, drop_last=True, device=device)
     normalize = tsds.Normalize.from_split(train.split)
     height, width, channels = train.split.fields["image"].spec.shape
     shape = tsds.training.ViTOptions(
@@ -44,7 +45,7 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             schedule.step()
-    speed = options.epochs * len(loader) * options.batch_size / (time.perf_counter() - began)
+    speed = options.epochs * len(loader) * batch_size / (time.perf_counter() - began)
 
     model.eval()
     with torch.inference_mode():

@@ -124,6 +124,25 @@ def test_what_is_not_new_or_does_not_fit_is_refused(tmp_path: Path) -> None:
     assert (tmp_path / "s.tsds.append" / "mine").read_text() == "x"
 
 
+def test_image_files_of_another_depth_are_refused(tmp_path: Path) -> None:
+    """A batch of both would have no data type."""
+    for depth in (np.uint8, np.uint16):
+        for i in range(3):
+            path = tmp_path / f"{depth.__name__}/a/{depth.__name__}{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((9, 8 + i), 200, depth)).save(path)
+        convert(tmp_path / depth.__name__, tmp_path / f"{depth.__name__}.tsds")
+    eight, sixteen = tmp_path / "uint8.tsds", tmp_path / "uint16.tsds"
+    before = files_of(eight)
+    expected = "expected uint8 pixels in its image files, as in uint8.tsds, found uint16"
+    with pytest.raises(OptionError, match=expected):
+        tsds.append(eight, tmp_path / "uint16")
+    with pytest.raises(OptionError, match=expected):
+        tsds.editing.merge_stores([eight, sixteen], tmp_path / "both.tsds")
+    assert files_of(eight) == before and not (tmp_path / "both.tsds").exists()
+    assert tsds.append(sixteen, tmp_path / "uint16", key_prefix="more/").rows == {"train": 6}
+
+
 @pytest.mark.parametrize(
     ("name", "found"), [("unlabelled", "no field image"), ("unknown-kinds", "bytes · not known to this version")]
 )

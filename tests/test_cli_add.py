@@ -138,7 +138,7 @@ def test_keys_of_a_split(tmp_path: Path) -> None:
     [
         ("t.csv", "key,a\ntrain/0.png,1\ntrain/0.png,2\n", (), "expected each sample once, found 'train/0.png' twice."),
         ("t.csv", "key,a\nx,1\ny,2\n", (), "expected keys of samples, found 2 that no sample has, such as 'x', 'y'."),
-        ("t.csv", "id,a\nx,1\n", (), "a column key with the keys of samples, found id, a. Name the column with --key"),
+        ("t.csv", "id,a\nx,1\n", (), "a column key with the keys of samples, found id, a. Rename the column"),
         ("t.csv", "id,a\nx,1\n", ("--key", "ID"), "--key: expected a column of t.csv: id, a, found ID."),
         ("t.csv", "key,a,b\nx,1,2\n", ("--name", "n"), "one column for a field, found a, b. Choose it with --column"),
         ("t.csv", "key,a\nx,1\n", ("--column", "aa"), "--column: expected columns of t.csv: a, found aa. Did you mean"),

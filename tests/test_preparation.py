@@ -263,6 +263,18 @@ def test_files_of_16_bit_alone_are_kept(tmp_path):
     assert [split["image"][i] for i in range(3)] == [(tmp_path / f"{i}.png").read_bytes() for i in range(3)]
 
 
+@pytest.mark.parametrize("options", [{}, {"size": (8, 8)}, {"encoding": "jpeg"}, {"color": "rgb"}])
+@pytest.mark.parametrize("has_gray", [False, True])
+def test_alpha_that_is_lost_is_reported_with_gray_images_too(tmp_path, options, has_gray):
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (9, 9), (9, 8, 7)).save(tmp_path / "images/a.png")
+    Image.new("RGBA", (9, 9), (9, 8, 7, 60)).save(tmp_path / "images/b.png")
+    if has_gray:
+        Image.new("L", (9, 9), 9).save(tmp_path / "images/c.png")
+    summary = tsds.convert(tmp_path / "images", tmp_path / "s.tsds", ConvertOptions(workers=0, **options))
+    assert [(each.reason, each.where) for each in summary.left_out] == [("alpha", "b.png")]
+
+
 def test_arrays_with_and_without_alpha(tmp_path):
     samples = Samples([np.zeros((4, 5, 3), np.uint8), np.zeros((4, 5, 4), np.uint8), np.zeros((3, 5, 4), np.uint8)])
     with pytest.raises(tsds.SourceError, match=r'color \(1, train/00000\). Pass `color="rgb"`.$'):

@@ -338,7 +338,7 @@ def lost_alpha(image: Image.Image, key: str) -> tuple[Problem, ...]:
         image = image.convert("RGBA")
     if image.mode not in ("RGBA", "LA") or image.getchannel("A").getextrema() == (255, 255):
         return ()
-    return (Problem(key, "alpha", 'stored without its alpha. Keep it with `color="rgba"`.'),)
+    return (Problem(key, "alpha", 'stored without its alpha. Keep it with `encoding="raw"` and `color="rgba"`.'),)
 
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # keeps Pillow's log from being printed

@@ -234,7 +234,7 @@ class WholePicture(Picture):
         self._image = self._opened = self._decoded = self._header = self.file = None
 
     def _note_alpha(self, decoded: Any) -> None:
-        if self._color == "auto" and decoded is not None and not isinstance(decoded, np.ndarray):
+        if self._color in ("auto", "rgb") and decoded is not None and not isinstance(decoded, np.ndarray):
             self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(decoded, self._key))))
 
     def _part(self, top: int, left: int, bottom: int, right: int) -> Any:

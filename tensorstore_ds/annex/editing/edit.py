@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -22,12 +23,14 @@ from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.errors import OptionError
+from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.kinds.image import EncodedImageField
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
+from tensorstore_ds.imaging.picture import read_header
 from tensorstore_ds.options import declarations
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
@@ -342,9 +345,27 @@ def joined_stores(
         for name, store in zip(names, stores, strict=True)
     ]
     try:
-        return join_fields(sides, class_map, absent)
+        joined = join_fields(sides, class_map, absent)
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
+    _check_depths(stores, names)
+    return joined
+
+
+def _check_depths(stores: Sequence[Store], names: Sequence[str]) -> None:
+    """Raise an error if the image files of stores differ in bit depth, because no batch can hold both."""
+    known = ""
+    for store, name in zip(stores, names, strict=True):
+        image = store.manifest.fields.get("image")
+        first = next((store[split] for split in store if len(store[split])), None)
+        if first is None or not isinstance(image, EncodedImageField):
+            continue
+        with suppress(SourceError):  # a damaged file, which is no reason to refuse the others
+            depth = read_header(first["image"][0], max_pixels=image.max_pixels, key=name, as_files=True).dtype.name
+            known = known or depth
+            if depth != known:
+                message = f"expected {known} pixels in its image files, as in {names[0]}, found {depth}."
+                raise OptionError(f"{name}: {message} Save all images with one bit depth.")
 
 
 def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCount, int]:

@@ -122,7 +122,7 @@ def key_column(path: Path, names: Sequence[str], key: str | None) -> str:
         if found := [name for name in names if plain[name] in known]:
             return found[0]
     what = f"a column key with the keys of samples, found {', '.join(names)[:200] or 'none'}"
-    raise OptionError(f"{path}: expected {what}. Name the column with `key`.")
+    raise OptionError(f"{path}: expected {what}. Rename the column of keys to key.")
 
 
 def split_column(names: Sequence[str]) -> str | None:

@@ -54,7 +54,7 @@ class ImageField(Field):
         return {**super().dump(), "encoding": self.encoding}
 
     def advice_to_join(self, other: Field) -> str:
-        return "Store the images of both alike, by the options `encoding`, `size` and `color`."
+        return "Write one of them again with tsds repack, by the options `encoding`, `size` and `color`."
 
     @classmethod
     def parse(cls, values: ManifestValues, where: str, data: dict[str, Any]) -> Field:
