@@ -437,7 +437,8 @@ _OWN_FIGURES = ("photographs", "photograph_kernels", "gpu")
 def chart_of(result: Result) -> str:
     """The README's: the chart, and how it was measured."""
     machine = result["machine"]
-    where = f"{machine['cores']} of an {machine['cpu']}, 2 threads or workers"
+    cpu = machine["cpu"].replace("(R)", "").removesuffix(" Processor")
+    where = f"{machine['cores']} of an {cpu}, 2 threads or workers"
     return (
         f"![Images per second of training crops: tensorstore-ds, FFCV, DALI, torchvision](docs/{CHART.name})\n\n"
         f"`RandomResizedCrop(224)` of photographs of ImageNet, {where}: medians of {ROUNDS} rounds.\n"
