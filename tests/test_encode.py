@@ -279,7 +279,9 @@ def test_files_with_several_frames_are_noted(tmp_path, suffix, frames, encoding)
         ("P", 0, {}, True),
         ("RGB", 0, {}, False),
         ("RGBA", 128, {"color": "rgba"}, False),
-        ("RGBA", 128, {"color": "rgb"}, False),
+        ("RGBA", 128, {"color": "rgb"}, True),
+        ("RGBA", 128, {"color": "gray"}, True),
+        ("RGBA", 255, {"color": "rgb"}, False),
     ],
 )
 def test_transparency_that_is_not_stored_is_noted(

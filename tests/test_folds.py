@@ -219,7 +219,7 @@ def test_most_rows_keep_their_fold_when_a_store_grows_by_a_tenth(
 
 
 def test_fold_numbers_stay_those_of_earlier_versions(tmp_path: Path) -> None:
-    """Results of an experiment are compared with those of folds that were made years ago, by another process."""
+    """Later processes make the same folds, so that results stay comparable."""
     rng = np.random.default_rng(1)
     store = made(tmp_path / "s.tsds", rng.integers(0, 3, 30).tolist(), patient=rng.integers(0, 11, 30))
     assert found_of(store) == "223441414334421223114312231332"

@@ -263,7 +263,7 @@ def test_files_of_16_bit_alone_are_kept(tmp_path):
     assert [split["image"][i] for i in range(3)] == [(tmp_path / f"{i}.png").read_bytes() for i in range(3)]
 
 
-@pytest.mark.parametrize("options", [{}, {"size": (8, 8)}, {"encoding": "jpeg"}, {"color": "rgb"}])
+@pytest.mark.parametrize("options", [{}, {"size": (8, 8)}, {"encoding": "jpeg"}, {"color": "rgb"}, {"color": "gray"}])
 @pytest.mark.parametrize("has_gray", [False, True])
 def test_alpha_that_is_lost_is_reported_with_gray_images_too(tmp_path, options, has_gray):
     (tmp_path / "images").mkdir()

@@ -65,7 +65,7 @@ class Picture:
         file_nbytes: size of its file, or 0.
         is_file: whether the image is a file that Pillow can read.
         is_storable: whether a store can contain this file.
-        is_recolored: whether the requested colors are not those of its file.
+        is_recolored: whether its file has other colors than requested.
         format: Pillow's name of the format of its file.
         can_scale: whether `pixels` can reduce the image while it is decoded.
         is_large: whether its pixels should be read in bands.
@@ -234,7 +234,7 @@ class WholePicture(Picture):
         self._image = self._opened = self._decoded = self._header = self.file = None
 
     def _note_alpha(self, decoded: Any) -> None:
-        if self._color in ("auto", "rgb") and decoded is not None and not isinstance(decoded, np.ndarray):
+        if self._color != "rgba" and decoded is not None and not isinstance(decoded, np.ndarray):
             self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(decoded, self._key))))
 
     def _part(self, top: int, left: int, bottom: int, right: int) -> Any:

@@ -35,7 +35,7 @@ _BLOCK = 1 << 22  # probabilities that are checked at a time
 _TOLERANCE = 0.02
 #: A detection and an object whose boxes overlap less than this have nothing to do with each other.
 _APART = 0.1
-#: A detection of which this share lies in an ignored object is none.
+#: A detection with this share of its area in an ignored object does not count.
 _INSIDE = 0.5
 
 
@@ -257,7 +257,7 @@ def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Itera
     at least 0.1, ``misplaced``. A remaining detection is ``overlooked``, unless it has `min_iou` with an object, or
     half of it lies in an ignored object.
 
-    The three kinds are those of ObjectLab (U. Tkachenko, A. Thyagarajan, J. Mueller, ObjectLab: Automated Diagnosis of
+    ObjectLab defines the three kinds (U. Tkachenko, A. Thyagarajan, J. Mueller, ObjectLab: Automated Diagnosis of
     Mislabeled Images in Object Detection Data, 2023). ObjectLab computes scores of images. These are rules for objects.
     """
     ious = box_ious(detections.boxes, objects.boxes)

@@ -348,13 +348,14 @@ def joined_stores(
         joined = join_fields(sides, class_map, absent)
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
-    _check_depths(stores, names)
+    if len(stores) > 1:
+        _check_depths(stores, names)
     return joined
 
 
 def _check_depths(stores: Sequence[Store], names: Sequence[str]) -> None:
     """Raise an error if the image files of stores differ in bit depth, because no batch can hold both."""
-    known = ""
+    known = of = ""
     for store, name in zip(stores, names, strict=True):
         image = store.manifest.fields.get("image")
         first = next((store[split] for split in store if len(store[split])), None)
@@ -362,9 +363,10 @@ def _check_depths(stores: Sequence[Store], names: Sequence[str]) -> None:
             continue
         with suppress(SourceError):  # a damaged file, which is no reason to refuse the others
             depth = read_header(first["image"][0], max_pixels=image.max_pixels, key=name, as_files=True).dtype.name
-            known = known or depth
+            if not known:
+                known, of = depth, name
             if depth != known:
-                message = f"expected {known} pixels in its image files, as in {names[0]}, found {depth}."
+                message = f"expected {known} pixels in its image files, as in {of}, found {depth}."
                 raise OptionError(f"{name}: {message} Save all images with one bit depth.")
 
 
