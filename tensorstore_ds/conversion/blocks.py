@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from array import array
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,9 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import check_pixels, encode_sample, read_sample
+from tensorstore_ds.conversion.encode import Pixels, check_pixels, encode_sample, read_sample
 from tensorstore_ds.conversion.options import ImageOptions, OnError
-from tensorstore_ds.conversion.pixels import Pixels, Spool, Values
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
@@ -46,6 +45,7 @@ ALL_AS_RGB = (
 NOTHING_LEFT = "No sample is left to be stored."
 #: Advice about a bad sample.
 SKIP = 'With `on_error="skip"` such samples are left out.'
+_COPY_NBYTES = 8 * 1024**2
 
 
 class ShapesDiffer(SourceError):
@@ -107,6 +107,39 @@ class RowFormat:
     def fixed_nbytes(self) -> int:
         """Bytes of a row in the largest field of fixed shape."""
         return max(field.spec.row_nbytes for field in of_kind(self.fields, ArrayField).values())
+
+
+@dataclass(frozen=True, slots=True)
+class Spool:
+    """Values of a table in a separate file, until they are appended to those of their shard."""
+
+    path: Path
+
+    def __len__(self) -> int:
+        """Its bytes."""
+        return self.path.stat().st_size
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the bytes in pieces, then remove the file."""
+        with self.path.open("rb", buffering=0) as file:
+            while data := file.read(_COPY_NBYTES):
+                yield data
+        self.path.unlink()
+
+
+#: Values of a table: as one array, or in several pieces.
+Values = NDArray[Any] | Sequence[NDArray[Any] | bytes | Spool]
+
+
+def data_of(values: Values) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of values in order, and remove the files that contain some."""
+    for piece in [values] if isinstance(values, np.ndarray) else values:
+        if isinstance(piece, Spool):
+            yield from piece.pieces()
+        elif isinstance(piece, bytes):
+            yield piece
+        else:
+            yield np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,27 +5,27 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import check_size
+from tensorstore_ds.conversion.encode import Opener, PathInErrors, picture_of
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.pixels import PathInErrors
 from tensorstore_ds.conversion.values import Fit, ObjectCrops
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, named
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
-from tensorstore_ds.imaging.picture import Picture, open_picture, read_header
+from tensorstore_ds.imaging.picture import open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
-from tensorstore_ds.sources.base import Contents, Objects, Reference, Sample, Source
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
+from tensorstore_ds.sources.chosen import AroundSource
 from tensorstore_ds.sources.files import PackedStrings
 
 #: The field with the box of a crop in the image that it is from.
@@ -38,13 +38,58 @@ _FAULTS = {
 }
 
 
-class PartSource(Source):
+class OpenImage:
+    """An image that is being cut, and its sample, whose objects are in pixels; `masks` are (H, W), by name."""
+
+    def __init__(self, sample: Sample, options: ConvertOptions, open_it: Opener = open_picture, **how: Any) -> None:
+        self.picture = picture_of(sample, options, open_it, **how)
+        self.size = self.picture.size
+        self.sample = replace(sample, left_out=sample.left_out + self.picture.left_out)
+        self.objects = in_pixels(sample.objects, self.size) if sample.relative and sample.objects else sample.objects
+        self.masks: Mapping[str, NDArray[Any]] = {}
+
+
+class PartSource(AroundSource):
     """Samples are parts of the images of another source; a reference ends with ``\\0`` and the number of the image."""
 
-    has_parts: bool = True
-    is_audited: ClassVar[bool] = False
-    _source: Source
-    _images: list[tuple[int, str, Any]]  #: the first image of each split, its name, and its references
+    def __init__(self, source: Source, options: ConvertOptions) -> None:
+        super().__init__(source)
+        self.has_parts, self._options = True, options
+        self._images: list[tuple[int, str, Any]] = []  # the first image of each split, its name, and its references
+        self._last: tuple[int, OpenImage] | None = None  # the last image, and its number
+
+    def _parts(self, split: str, reference: Reference) -> Sequence[str]:
+        """The parts of an image that become samples, as they are in references; they contain no NUL."""
+        raise NotImplementedError
+
+    def _open(self, sample: Sample) -> OpenImage:
+        return OpenImage(sample, self._options)
+
+    def _scanned(self, contents: Contents, expected: str) -> tuple[Contents, dict[str, list[int]]]:
+        """The contents with the references of all parts, and the number of parts of each image of each split."""
+        splits: dict[str, PackedStrings] = {}
+        counts: dict[str, list[int]] = {}
+        problems, number = list(contents.problems), 0
+        for split, listed in contents.splits.items():
+            self._images.append((number, split, listed))
+            references, counts[split] = PackedStrings(), []
+            for own in listed:
+                parts: Sequence[str] = ()
+                try:
+                    with quiet_pillow():
+                        parts = self._parts(split, own)
+                except SourceError as error:
+                    problems += error.problems
+                key = self._source.key(split, own)
+                references.extend(f"{key}\0{part}\0{number}" for part in parts)
+                counts[split].append(len(parts))
+                number += 1
+            if references:
+                splits[split] = references
+        if not splits:
+            nothing = Problem(str(self.path), "empty-source", f"expected {expected}, found none.")
+            raise SourceError(problems or nothing)
+        return replace(contents, splits=splits, labels=None, problems=tuple(problems)), counts
 
     def whole(self, split: str, reference: Reference) -> str:
         return self._source.whole(*self._image(reference))
@@ -56,28 +101,36 @@ class PartSource(Source):
     def files(self, reference: Reference) -> tuple[str, ...]:
         return self._source.files(self._image(reference)[1])
 
-    def common_files(self) -> tuple[Path, ...]:
-        return self._source.common_files()
-
     def _image(self, reference: Reference) -> tuple[str, Reference]:
         """The source's split and reference of the image that a part is from."""
-        return self._numbered(int(str(reference).rpartition("\0")[2]))
-
-    def _numbered(self, number: int) -> tuple[str, Reference]:
+        number = _number(reference)
         first, split, listed = self._images[bisect_right(self._images, number, key=lambda each: each[0]) - 1]
         return split, listed[number - first]
+
+    def _opened(self, reference: Reference) -> OpenImage:
+        """The image that a part is from, which is opened once for consecutive parts."""
+        if self._last is None or self._last[0] != _number(reference):
+            self._last = None  # before the next one takes memory
+            self._last = _number(reference), self._open(self._source.read(*self._image(reference)))
+        return self._last[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+
+def _number(reference: Reference) -> int:
+    return int(str(reference).rpartition("\0")[2])
 
 
 class CropSource(PartSource):
     """The objects of a source, image by image. A reference is the image's key, the object's and the image's number."""
 
     def __init__(self, source: Source, options: ConvertOptions, cut: ObjectCrops) -> None:
-        super().__init__(source.path, options)
-        self.name = source.name  # of the format that it has
-        self._source, self._options, self._cut = source, options, cut
-        self._images = []
+        super().__init__(source, options)
+        self._cut = cut
         self._values: frozenset[str] = frozenset()
-        self._last: tuple[str, Picture] | None = None  # the last image
+        self._labels: dict[str, list[int]] = {}  # of the scan
+        self._left_out = Counter[str]()
 
     def scan(self) -> Contents:
         """Scan the source, and read all of its annotations, for the number and size of their objects."""
@@ -86,50 +139,20 @@ class CropSource(PartSource):
         if field is None or "boxes" not in field.values:
             raise OptionError('`objects="crops"`: expected objects with boxes, found none in the source. Leave it out.')
         self._values = frozenset(field.values) - {"rle"}
-        splits: dict[str, PackedStrings] = {}
-        labels: dict[str, NDArray[np.int64]] = {}
-        problems, left_out = list(contents.problems), Counter[str]()
-        first = 0
-        for split, listed in contents.splits.items():
-            self._images.append((first, split, listed))
-            references, classes = PackedStrings(), list[int]()
-            for number, own in enumerate(listed, first):
-                try:
-                    kept, own_labels = self._kept(split, own, left_out)
-                except SourceError as error:
-                    problems += error.problems
-                    continue
-                key = self._source.key(split, own)
-                references.extend(f"{key}\0{i}\0{number}" for i in kept)
-                classes += own_labels
-            first += len(listed)
-            if references:
-                splits[split], labels[split] = references, np.array(classes, np.int64)
-        if not splits:
-            nothing = Problem(str(self.path), "empty-source", "expected objects that are large enough, found none.")
-            raise SourceError(problems or nothing)
-        not_stored = [
-            Problem(str(self.path), reason, f"not stored: {n:,} objects.") for reason, n in left_out.items() if n
-        ]
-        others = [name for name in contents.fields if name != "objects"]
-        not_stored += [Problem(str(self.path), "not-listed", f"{name}: not stored with crops.") for name in others]
-        return Contents(
-            _fields(field),
-            splits,
-            labels if field.classes else None,
-            tuple(problems),
-            (*contents.left_out, *not_stored),
-            contents.notes,
-        )
+        found, _ = self._scanned(contents, "objects that are large enough")
+        where, others = str(self.path), [name for name in contents.fields if name != "objects"]
+        counts = ((reason, n) for reason, n in self._left_out.items() if n)
+        not_stored = [Problem(where, reason, f"not stored: {n:,} objects.") for reason, n in counts]
+        not_stored += [Problem(where, "not-listed", f"{name}: not stored with crops.") for name in others]
+        labels = {split: np.array(self._labels[split], np.int64) for split in found.splits} if field.classes else None
+        self._labels = {}  # there is a copy for each worker
+        return replace(found, fields=_fields(field), labels=labels, left_out=(*contents.left_out, *not_stored))
 
     def read(self, split: str, reference: Reference) -> Sample:
         """Read a crop; its image is decoded once for consecutive crops."""
         key, text, _ = str(reference).split("\0")
-        i, own_split, own = int(text), *self._image(reference)
-        sample = self._source.read(own_split, own)
-        picture = self._opened(sample)
-        size = picture.size
-        objects = _objects(sample, size)
+        i, image = int(text), self._opened(reference)
+        picture, size, objects = image.picture, image.size, image.objects or {}
         boxes = objects["boxes"][i : i + 1]
         if fault := str(box_faults(boxes, size)[0]):
             found = ", ".join(f"{value:g}" for value in boxes[0])
@@ -144,7 +167,7 @@ class CropSource(PartSource):
         crop = np.zeros((bottom - top, right - left, picture.shape[2]), picture.dtype)
         first, last = (max(top, 0), max(left, 0)), (min(bottom, size[0]), min(right, size[1]))
         if first[0] < last[0] and first[1] < last[1]:  # a small crop at the edge may lie outside
-            with PathInErrors(sample.key, sample.image):
+            with PathInErrors(image.sample.key, image.sample.image):
                 inside = picture.read(*first, *last)
             crop[first[0] - top : last[0] - top, first[1] - left : last[1] - left] = inside
         corner = np.array([left, top], np.float64)
@@ -166,36 +189,26 @@ class CropSource(PartSource):
         key, i, _ = str(reference).split("\0")
         return f"{key}#{i}"
 
-    def _kept(self, split: str, reference: Reference, left_out: Counter[str]) -> tuple[list[int], list[int]]:
-        """The numbers of the objects of an image that are stored, and their labels; `left_out` counts the others."""
+    def _parts(self, split: str, reference: Reference) -> list[str]:
+        """The numbers of the objects of an image that are stored; notes their labels, and counts the others."""
+        labels = self._labels.setdefault(split, [])
         sample = self._source.read(split, reference)
         if not sample.objects or not len(sample.objects["boxes"]):
-            return [], []
-        size = self._header_size(sample) if sample.relative else (1, 1)
-        objects = _objects(sample, size)
+            return []
+        objects = sample.objects
+        if sample.relative:
+            header = read_header(sample.image, max_pixels=self._options.max_pixels, key=sample.key)
+            objects = in_pixels(objects, header.size)
         boxes = np.asarray(objects["boxes"], np.float64)
         with np.errstate(invalid="ignore"):  # what is no box is found when it is read
             is_small = np.minimum(boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]) < self._cut.min_side
         is_small &= box_faults(boxes, (2**62, 2**62)) == ""
         is_crowd = np.asarray(objects.get("iscrowd", np.zeros(len(boxes))), np.bool_)
-        left_out.update({"small-objects": int((is_small & ~is_crowd).sum()), "crowds": int(is_crowd.sum())})
+        self._left_out.update({"small-objects": int((is_small & ~is_crowd).sum()), "crowds": int(is_crowd.sum())})
         kept = np.flatnonzero(~(is_small | is_crowd))
-        labels = np.asarray(objects["labels"], np.int64)[kept].tolist() if "labels" in self._values else []
-        return kept.tolist(), labels
-
-    def _header_size(self, sample: Sample) -> tuple[int, int]:
-        return read_header(sample.image, max_pixels=self._options.max_pixels, key=sample.key).size
-
-    def _opened(self, sample: Sample) -> Picture:
-        """The whole image, which is opened once for consecutive crops."""
-        if self._last is None or self._last[0] != sample.key:
-            self._last = None  # before the next one takes memory
-            how: Any = {"color": self._options.color, "max_pixels": self._options.max_pixels, "key": sample.key}
-            with PathInErrors(sample.key, sample.image):
-                picture = open_picture(sample.image, **how)
-            check_size(sample, picture)
-            self._last = sample.key, picture
-        return self._last[1]
+        if "labels" in self._values:
+            labels += np.asarray(objects["labels"], np.int64)[kept].tolist()
+        return list(map(str, kept.tolist()))
 
     def _region(self, box: NDArray[np.float64]) -> tuple[int, int, int, int]:
         """(left, top, right, bottom) of the part around a box, with its margin and the aspect ratio of `size`."""
@@ -215,14 +228,6 @@ class CropSource(PartSource):
         if is_padded:
             return first_x, first_y, first_x + int(width), first_y + int(height)
         return first_x, first_y, max(math.ceil(x + width / 2), first_x + 1), max(math.ceil(y + height / 2), first_y + 1)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
-
-
-def _objects(sample: Sample, size: tuple[int, int]) -> Objects:
-    objects = sample.objects or {}
-    return in_pixels(objects, size) if sample.relative else objects
 
 
 def _fields(field: ObjectsField) -> dict[str, Field]:

@@ -22,7 +22,7 @@ from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.options import Option, changed, check, declarations, declared, option
 
 if TYPE_CHECKING:
-    from tensorstore_ds.conversion.pixels import Pixels
+    from tensorstore_ds.conversion.encode import Pixels
     from tensorstore_ds.imaging.picture import Picture
 
 Check = Literal["full", "headers"]

@@ -20,8 +20,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from tensorstore_ds.conversion.blocks import BlockResult, raw_path
-from tensorstore_ds.conversion.pixels import data_of
+from tensorstore_ds.conversion.blocks import BlockResult, data_of, raw_path
 from tensorstore_ds.durable import sync, write_all
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
