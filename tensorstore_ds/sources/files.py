@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 
 from tensorstore_ds.archives import Archive
-from tensorstore_ds.errors import Problem, SourceError, TsdsError
+from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings as PackedStrings
 from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_file, unreadable
-from tensorstore_ds.sources.json_files import MemberError
-from tensorstore_ds.sources.paths import inside
 
 #: Suffixes of volumes: NIfTI, DICOM, NRRD, MetaImage and MINC.
 VOLUME_SUFFIXES = frozenset({".nii", ".nii.gz", ".dcm", ".nrrd", ".nhdr", ".mha", ".mhd", ".mnc"})
@@ -195,27 +193,3 @@ def encodable(paths: Iterable[str], problems: list[Problem]) -> list[str]:
     bad = [(path, encoding_problem(path)) for path in paths]
     problems += [problem for _, problem in bad if problem]
     return [path for path, problem in bad if not problem]
-
-
-def keyed(split: str, rows: Sequence[tuple[object, str]]) -> Iterator[str]:
-    """References of a packed split from (path, rest) pairs. Keys are the paths if these are unique, else numbers."""
-    paths = [inside(path) if isinstance(path, str) and path else None for path, _ in rows]
-    named = len(set(paths)) == len(paths) and not any(path is None or encoding_problem(path) for path in paths)
-    for i, (path, (_, rest)) in enumerate(zip(paths, rows, strict=True)):
-        yield f"{path if named else f'{split}/{i:05d}'}\0{rest}"
-
-
-@contextmanager
-def damage(where: str, what: str, advice: str) -> Iterator[None]:
-    """Raise errors of other libraries at a file that is not a valid `what` as `SourceError` `packed-file`.
-
-    Errors of the machine are raised as in `check_machine`; errors of this project stay as they are.
-    """
-    try:
-        yield
-    except (TsdsError, MemberError):
-        raise
-    except Exception as error:  # Arrow and HDF5 raise errors of their own, and OSError without a number
-        check_machine(where, error)
-        message = f"expected {what}, found it damaged: {' '.join(str(error).split())[:200]}."
-        raise SourceError(Problem(where, "packed-file", message), advice) from error

@@ -102,6 +102,16 @@ def check_listed(names: Iterable[str], wanted: tuple[str, ...], what: str, where
         raise SourceError(Problem(where, f"unknown-{what}", message), advice)
 
 
+def told_apart(names: Sequence[str]) -> tuple[str, ...]:
+    """Class names; those that repeat get their number, such as the two cranes of ImageNet.
+
+    >>> told_apart(["crane", "kite", "crane"])
+    ('crane (0)', 'kite', 'crane (2)')
+    """
+    counts = Counter(names)
+    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+
+
 def some_names(classes: Collection[object]) -> str:
     """The number of classes and the first names, for an error message.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +18,7 @@ from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.annotations import changed
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
 from tensorstore_ds.sources.json_files import MemberError, kind
-from tensorstore_ds.sources.names import number_classes, numbered_keypoints, order_classes
+from tensorstore_ds.sources.names import number_classes, numbered_keypoints, order_classes, told_apart
 from tensorstore_ds.sources.samples import parts_of
 
 #: A class as a data set has it: its number, or its name.
@@ -233,9 +232,7 @@ class ClassNames:
         count = max((*self.numbers, *self.named), default=-1) + 1
         if not self.named or not 0 < count <= _NAMED_LIMIT:
             return None
-        names = [self.named.get(i, str(i)) for i in range(count)]
-        counts = Counter(names)
-        return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+        return told_apart([self.named.get(i, str(i)) for i in range(count)])
 
 
 class RowTable:

@@ -5,7 +5,6 @@ The module `samples` defines what a single sample may be.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.hugging_face import hugging_face_rows
-from tensorstore_ds.sources.names import flip_pairs, number_classes
+from tensorstore_ds.sources.names import flip_pairs, number_classes, told_apart
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 
@@ -103,8 +102,7 @@ def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:
         classes = getattr(sequence, "classes", None)
         if isinstance(classes, list | tuple) and classes:
             names = [", ".join(map(str, name)) if isinstance(name, list | tuple) else str(name) for name in classes]
-            counts = Counter(names)  # ImageNet has two classes named crane
-            return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+            return told_apart(names)
     return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +19,9 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import open_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import damage, glance, walk_files
+from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.names import RESERVED, field_name, order_classes
+from tensorstore_ds.sources.packed import damage, files_at
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")
@@ -115,42 +116,26 @@ class Hdf5Source(ArraySource):
 
     def find(self) -> dict[str, dict[str, ArrayFile]]:
         """Datasets of each split. Those of no split, or with a different number of rows, are reported and left out."""
-        relative = list(walk_files(self.path, SUFFIXES)) if self.path.is_dir() else [self.path.name]
-        top = self.path if self.path.is_dir() else self.path.parent
-        self._files = tuple(top / name for name in relative)
+        self._files = files_at(self.path, SUFFIXES, alone=("",))
         named: list[tuple[str | None, str, ArrayFile]] = []
         texts: dict[str, list[str]] = {}  # labels that are no numbers, by where they are
-        for name, file in zip(relative, self._files, strict=True):
-            word = word_split(name.rpartition(".")[0], len(relative))
+        for i, file in enumerate(self._files):
+            name = self._where(i)
+            word = word_split(name.rpartition(".")[0], len(self._files))
             is_split = word.lower() in SPLIT_NAMES and word.lower() != "train"  # a single file may hold others too
-            hint = split_name(word) if len(relative) > 1 or is_split else None
+            hint = split_name(word) if len(self._files) > 1 or is_split else None
             with opened(file, name) as root:
                 named += self._datasets(root, file, name, hint, texts)
-        splits = self.divided(named, "dataset")
+        splits = self.divided(named, "a dataset")
         if texts:
             every = {text for each in texts.values() for text in each}
             wanted = self.options.classes or self.classes
             self.classes = order_classes(every, wanted, str(self.path), self.options.class_map)
-        for split, arrays in list(splits.items()):
-            splits[split] = self._chosen(arrays)
+        for arrays in splits.values():
+            for field, array in arrays.items():
+                if isinstance(array, Hdf5Array) and array.classes:
+                    arrays[field] = replace(array, classes=self.classes or ())
         return splits
-
-    def _chosen(self, arrays: Mapping[str, ArrayFile]) -> dict[str, ArrayFile]:
-        """Arrays of a split that can be fields; text labels get their classes."""
-        if "image" not in arrays:
-            names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())[:300]
-            message = f"expected a dataset of images (named images, x or data), found {names}."
-            raise SourceError(Problem(str(self.path), "no-image", message), "Rename the dataset of the images.")
-        rows = arrays["image"].shape[:1]
-        chosen: dict[str, ArrayFile] = {}
-        for name, array in arrays.items():
-            if name not in ("image", "label") and array.shape[:1] != rows:
-                self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {arrays['image'].shape}")
-                continue
-            chosen[name] = array
-            if isinstance(array, Hdf5Array) and array.classes:
-                chosen[name] = replace(array, classes=self.classes or ())
-        return chosen
 
     def _datasets(
         self, root: Any, file: Path, where: str, hint: str | None, texts: dict[str, list[str]]

@@ -18,12 +18,13 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import DTYPES, NAME, ArraySpec
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions, no_column
-from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, damage, glance, keyed, walk_files
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions, no_column
+from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings
 from tensorstore_ds.sources.json_files import MemberError, parse_object, read_object
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
-from tensorstore_ds.sources.names import RESERVED, field_name
+from tensorstore_ds.sources.names import RESERVED, field_name, told_apart
+from tensorstore_ds.sources.packed import PackedSource, damage, files_at, keyed
 from tensorstore_ds.sources.row_table import (
     CATEGORY_NAMES,
     STRUCT_MEMBERS,
@@ -38,6 +39,7 @@ from tensorstore_ds.sources.splits import no_samples, numbered_splits
 
 _IMAGE_NAMES = ("image", "img", "image_bytes", "jpg", "jpeg", "png", "webp")
 _OBJECTS_NAMES = ("objects", "annotations")
+_SUFFIXES = frozenset({".parquet"})
 _INFO = "dataset_info.json"
 _MAGIC = b"PAR1"
 _METADATA_LIMIT = 16 << 20
@@ -49,7 +51,7 @@ _ADVICE = "Write the file again, or download it again."
 Row = Mapping[str, Any]
 
 
-class ParquetSource(Source):
+class ParquetSource(PackedSource):
     """A reference is the sample's key, NUL, and the numbers of its file, row group, and row in the group."""
 
     name: ClassVar[str] = "parquet"
@@ -69,7 +71,6 @@ class ParquetSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._files: list[Path] = []
         self._about: list[Path] = []  # that describe the columns
         self._table = RowTable()
         self._image, self._label, self._several, self._objects = "", "", "", ""  # names of columns
@@ -84,11 +85,11 @@ class ParquetSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is a Parquet file with images, or a folder with some; without pyarrow, any Parquet file."""
-        return any(map(_has_images, _files_of(path, quick=True)[:PROBED_FILES]))
+        return any(map(_has_images, files_at(path, _SUFFIXES, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
         """Read labels, objects and paths, but no images and no other numbers."""
-        self._files = _files_of(self.path)
+        self._files = files_at(self.path, _SUFFIXES)
         if not self._files:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .parquet files, found none."))
         splits, notes = numbered_splits([self._where(i) for i in range(len(self._files))])
@@ -172,15 +173,8 @@ class ParquetSource(Source):
         with _damage(where):
             return {name: table.column(name)[row].as_py() for name in columns}, where
 
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        return ()
-
     def common_files(self) -> tuple[Path, ...]:
         return (*self._files, *self._about)
-
-    def _where(self, number: int) -> str:
-        file = self._files[number]
-        return file.name if file == self.path else file.relative_to(self.path).as_posix()
 
     # --- columns ---
 
@@ -509,19 +503,10 @@ def _class_names(feature: Any) -> tuple[str, ...] | None:
     names = feature.get("names") if isinstance(feature, dict) and feature.get("_type") == "ClassLabel" else None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
         return None
-    counts = Counter(names)
-    return tuple(f"{name} ({i})" if counts[name] > 1 else name for i, name in enumerate(names))
+    return told_apart(names)
 
 
 # --- files ----------------------------------------------------------------------------------------------------------
-
-
-def _files_of(path: Path, *, quick: bool = False) -> list[Path]:
-    """Files at a path; `quick`: some of them, for detecting the format."""
-    if not path.is_dir():
-        return [path] if path.suffix.lower() == ".parquet" else []
-    names = sorted(glance(path)) if quick else walk_files(path, {".parquet"})
-    return [path / name for name in names if name.lower().endswith(".parquet")]
 
 
 def _has_images(file: Path) -> bool:

@@ -20,10 +20,11 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, TextField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
-from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions, no_column
-from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem, glance, walk_files
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions, no_column
+from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem
 from tensorstore_ds.sources.json_files import MemberError, kind, parse_object, read_object
 from tensorstore_ds.sources.ledger import USED, Known, Ledger
+from tensorstore_ds.sources.packed import PackedSource, files_at
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import no_samples, numbered_splits
@@ -41,6 +42,7 @@ NAMES_FILE = "FIELDS"
 _KNOWN = ("label", "class", "key", "__key__", "__url__")
 #: Message for an image that is skipped because its name has a second dot.
 _RULE = ", because the name of a sample ends at its first dot"
+_COMPRESSED = (".tgz", ".gz")  # archives that the scan refuses, and says why
 _MEMBERS_OF = "members"  # of archives, in the ledger
 _MEMBERS = 1 << 12  # names in JSON that are remembered
 _PROBED = 64
@@ -60,15 +62,14 @@ class _Entry:
     problems: list[Problem] = field(default_factory=list)
 
 
-class WebDatasetSource(Source):
+class WebDatasetSource(PackedSource):
     """A reference is the sample's key, NUL, the number of its archive, positions in it, and its label."""
 
     name: ClassVar[str] = "webdataset"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_archives", "_table", "_texts", "_members")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_files", "_table", "_texts", "_members")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._archives: list[Path] = []
         self._names = (path if path.is_dir() else path.parent) / NAMES_FILE
         self._table = RowTable()
         self._texts: dict[str, None] = {}  # names of fields
@@ -77,14 +78,14 @@ class WebDatasetSource(Source):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether the first members of an archive are images, and .cls or .json files with the same names."""
-        return any(map(_is_labelled, _archives(path, quick=True)[:PROBED_FILES]))
+        return any(map(_is_labelled, files_at(path, {".tar"}, alone=_COMPRESSED, quick=True)[:PROBED_FILES]))
 
     def scan(self) -> Contents:
         """Read the headers of all members, and labels and JSON."""
-        self._archives = _archives(self.path)
-        if not self._archives:
+        self._files = files_at(self.path, {".tar"}, alone=_COMPRESSED)
+        if not self._files:
             raise SourceError(Problem(str(self.path), "empty-source", "expected .tar files, found none."))
-        splits, notes = numbered_splits([self._where(i) for i in range(len(self._archives))])
+        splits, notes = numbered_splits([self._where(i) for i in range(len(self._files))])
         problems: list[Problem] = []
         left_out: list[Problem] = []
         try:
@@ -100,7 +101,7 @@ class WebDatasetSource(Source):
 
     def read(self, split: str, reference: Reference) -> Sample:
         key, number, rest = str(reference).split("\0", 2)
-        archive, where = self._archives[int(number)], f"{self._where(int(number))}: {key}"
+        archive, where = self._files[int(number)], f"{self._where(int(number))}: {key}"
         label, *places = rest.split("\0")
         image, described, caption = (_place(text) for text in places)
         data = _pread(archive, *image, where)
@@ -131,7 +132,7 @@ class WebDatasetSource(Source):
         def value(split: str, reference: Reference) -> str:
             key, number, _, _, described, _ = str(reference).split("\0")
             where, place = f"{self._where(int(number))}: {key}", _place(described)
-            data = _pread(self._archives[int(number)], *place, where) if place[1] else b"{}"
+            data = _pread(self._files[int(number)], *place, where) if place[1] else b"{}"
             found = parse_object(data, where).get(name)
             if isinstance(found, dict | list):
                 raise OptionError(f"`split_by`: {where}: expected a number or a text as {name}, found {kind(found)}.")
@@ -139,15 +140,8 @@ class WebDatasetSource(Source):
 
         return value
 
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        return ()
-
     def common_files(self) -> tuple[Path, ...]:
-        return (*self._archives, *([self._names] if is_file(self._names) else []))
-
-    def _where(self, number: int) -> str:
-        archive = self._archives[number]
-        return archive.name if archive == self.path else archive.relative_to(self.path).as_posix()
+        return (*self._files, *([self._names] if is_file(self._names) else []))
 
     def _rows(
         self, splits: Mapping[str, str], problems: list[Problem], left_out: list[Problem], *, together: bool = True
@@ -160,7 +154,7 @@ class WebDatasetSource(Source):
         keys: dict[str, array[int]] = {}  # hashes of those of the images in their archives
         for i, (where, split) in enumerate(splits.items()):
             hashes = keys.setdefault(split, array("q"))
-            with os_errors(where), open_file(self._archives[i], where) as file:
+            with os_errors(where), open_file(self._files[i], where) as file:
                 samples = _samples(file, where, self.ledger, together)
                 rows.setdefault(split, PackedStrings()).extend(
                     self._noted(i, samples, file, hashes, problems, left_out)
@@ -305,14 +299,6 @@ class _Described:
 
 
 # --- archives -------------------------------------------------------------------------------------------------------
-
-
-def _archives(path: Path, *, quick: bool = False) -> list[Path]:
-    """Archives at a path, by name; `quick`: some of them, for detecting the format."""
-    if not path.is_dir():
-        return [path] if path.suffix.lower() in (".tar", ".tgz", ".gz") else []
-    names = sorted(glance(path)) if quick else walk_files(path, {".tar"})
-    return [path / name for name in names if name.lower().endswith(".tar")]
 
 
 def _is_labelled(archive: Path) -> bool:

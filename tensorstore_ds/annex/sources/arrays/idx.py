@@ -69,7 +69,7 @@ class IdxSource(ArraySource):
             if is_labelled and "label" not in fields:
                 message = "expected a file of labels with these images, as another split has, found none."
                 raise SourceError(Problem(fields["image"].name, "no-annotation", message))
-        self._files = tuple(file for fields in splits.values() for file in fields.values())
+        self._files = [file for fields in splits.values() for file in fields.values()]
         arrays = {split: {name: self._open(file) for name, file in fields.items()} for split, fields in splits.items()}
         for labels in (fields["label"] for fields in arrays.values() if is_labelled):
             if len(labels.shape) != 1 or labels.native.kind not in "iu":

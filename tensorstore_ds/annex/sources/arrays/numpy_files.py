@@ -25,8 +25,9 @@ from tensorstore_ds.annex.sources.arrays.source import (
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.names import RESERVED, field_name
+from tensorstore_ds.sources.packed import files_at
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.
@@ -38,7 +39,6 @@ LABEL_COLUMNS = LABEL_NAMES | {"class", "cls"}
 _SUFFIXES = (".npy", ".npz")
 _SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))
 _NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. ](?P<after>{_SPLITS})", re.IGNORECASE)
-#: Fields that a store has anyway, or that mean something else there.
 #: Exceptions of zipfile for files that are damaged, encrypted or compressed with an unknown method.
 _BAD_ZIP = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, struct.error, ValueError)
 
@@ -62,18 +62,14 @@ class ArraysSource(ArraySource):
         named = list(self._named())
         if not named:
             raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
-        splits = self.divided(named, "array")
-        for arrays in splits.values():
-            self._choose(arrays)
+        splits = self.divided(named, "an array")
         return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
 
     def _named(self) -> Iterator[tuple[str | None, str, ArrayFile]]:
         """Every array, with the split and field from its name and folder."""
-        relative = list(walk_files(self.path, _SUFFIXES)) if self.path.is_dir() else [self.path.name]
-        top = self.path if self.path.is_dir() else self.path.parent
-        self._files = tuple(top / name for name in relative)
-        for name, file in zip(relative, self._files, strict=True):
-            *folders, _ = name.split("/")
+        self._files = files_at(self.path, _SUFFIXES, alone=("",))
+        for i, file in enumerate(self._files):
+            *folders, _ = (name := self._where(i)).split("/")
             if len(folders) > 1 or (folders and folders[0].lower() not in SPLIT_NAMES):
                 self.leave_out(name, "its folder is not named after a split")
                 continue
@@ -126,18 +122,6 @@ class ArraysSource(ArraySource):
         with _archive(array.path, array.where) as archive, archive.open(array.member) as stream:
             stream.read(array.offset)
             return self.unpack(stream, array)  # at the end zipfile compares the checksum
-
-    def _choose(self, arrays: dict[str, ArrayFile]) -> None:
-        """Keep only the arrays that can be fields."""
-        if "image" not in arrays:
-            names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())
-            message = f"expected an array of images (named images, x or data), found {names}."
-            raise SourceError(Problem(str(self.path), "no-image", message), "Rename the array that holds the images.")
-        image = arrays["image"]
-        for name, array in list(arrays.items()):
-            if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
-                self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {image.shape}")
-                del arrays[name]
 
 
 def _parts(name: str) -> tuple[str, str]:

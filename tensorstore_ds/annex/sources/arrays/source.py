@@ -24,8 +24,9 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import MOST_CHANNELS, ArraySpec
 from tensorstore_ds.regular_files import open_file, os_errors
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.names import number_classes
+from tensorstore_ds.sources.packed import PackedSource
 from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import no_samples
 
@@ -39,7 +40,7 @@ _AXES_LIMIT = 32
 _AXIS_LIMIT = 10**18
 
 
-class ArraySource(Source):
+class ArraySource(PackedSource):
     """Samples are rows of arrays, one array per field; a reference is a row's number.
 
     Formats derive from this and implement `find`. `image` and `label` have a meaning; other arrays are further fields.
@@ -50,7 +51,6 @@ class ArraySource(Source):
         self._splits: dict[str, dict[str, ArrayFile]] = {}
         self._left_out: list[Problem] = []
         self._maps: dict[str, dict[str, NDArray[Any]]] = {}
-        self._files: tuple[Path, ...] = ()
         self._scratch = Scratch()
         self.classes: tuple[str, ...] | None = None  # as `find` has them
 
@@ -94,9 +94,6 @@ class ArraySource(Source):
             image = image.transpose(1, 2, 0)
         return Sample(self.key(split, row), image, label, arrays=arrays)
 
-    def common_files(self) -> tuple[Path, ...]:
-        return self._files
-
     def unpack(self, stream: SupportsRead[bytes], array: ArrayFile) -> ArrayFile:
         """Copy the array to a temporary file from `stream`, which must end with it.
 
@@ -111,8 +108,11 @@ class ArraySource(Source):
         self._left_out.append(Problem(where, "not-listed", f"not read: {why}."))
 
     def divided(self, named: Sequence[tuple[str | None, str, ArrayFile]], what: str) -> dict[str, dict[str, ArrayFile]]:
-        """Group by split and field. Arrays without a split are left out if others have one. Errors say `what` it is."""
-        has_splits = any(split is not None for split, _, _ in named)
+        """Group by split and field. Errors call one `what`: an array, or a dataset.
+
+        Arrays without a split are left out if others have one, and those with other rows than the images.
+        """
+        noun, has_splits = what.rpartition(" ")[2], any(split is not None for split, _, _ in named)
         splits: dict[str, dict[str, ArrayFile]] = {}
         for split, field, array in named:
             if has_splits and split is None:
@@ -120,8 +120,18 @@ class ArraySource(Source):
                 continue
             first = splits.setdefault(split or "train", {}).setdefault(field, array)
             if first is not array:
-                message = f"expected one {what} for {field}, found {first.where} too."
+                message = f"expected one {noun} for {field}, found {first.where} too."
                 raise SourceError(Problem(array.where, "array-file", message), "Rename or remove one.")
+        for arrays in splits.values():
+            if (image := arrays.get("image")) is None:
+                names = ", ".join(f"{array.where} {array.shape}" for array in arrays.values())[:300]
+                message = f"expected {what} of images (named images, x or data), found {names}."
+                advice = f"Rename the {noun} that holds the images."
+                raise SourceError(Problem(str(self.path), "no-image", message), advice)
+            for name, array in list(arrays.items()):
+                if name not in ("image", "label") and array.shape[:1] != image.shape[:1]:
+                    self.leave_out(array.where, f"its shape is {array.shape}, the images' shape is {image.shape}")
+                    del arrays[name]
         return splits
 
     def _map(self, split: str) -> dict[str, NDArray[Any]]:

@@ -18,9 +18,10 @@ from tensorstore_ds.format.kinds import LabelField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.imaging.codecs import begins_as_image
 from tensorstore_ds.regular_files import read_head
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
-from tensorstore_ds.sources.files import PackedStrings, glance, keyed
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
+from tensorstore_ds.sources.files import PackedStrings, glance
 from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.packed import PackedSource, keyed
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import ClassNames, Label, label_of
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names, word_split
@@ -53,7 +54,7 @@ class _Rows:
     is_numbered: bool = False
 
 
-class LmdbSource(Source):
+class LmdbSource(PackedSource):
     """A reference is the sample's key, NUL, and the positions of its value and of its label if it has one.
 
     Files are mapped without LMDB's library.
@@ -64,7 +65,6 @@ class LmdbSource(Source):
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._files: list[Path] = []
         self._form: Form = "file"
         self._labels: ClassNames | None = None
         self._as_text = False  # labels are texts, not classes
@@ -142,20 +142,10 @@ class LmdbSource(Source):
             return Sample(key, image)
         return Sample(key, image, self._labels.index(_known(label, key), key))
 
-    def files(self, reference: Reference) -> tuple[str, ...]:
-        return ()
-
-    def common_files(self) -> tuple[Path, ...]:
-        return tuple(self._files)
-
     def _map(self, file: int) -> NDArray[np.uint8]:
         if file not in self._maps:
             self._maps[file] = map_file(self._files[file], self._where(file))
         return self._maps[file]
-
-    def _where(self, file: int) -> str:
-        path = self._files[file]
-        return path.name if path == self.path else path.relative_to(self.path).as_posix()
 
     def _value(self, file: int, start: int, nbytes: int, key: str) -> memoryview:
         mapped = self._map(file)

@@ -26,8 +26,9 @@ from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
-from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
+from tensorstore_ds.sources.packed import PackedSource
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names
@@ -72,7 +73,7 @@ _OPENERS = {
 }
 
 
-class MdsSource(Source):
+class MdsSource(PackedSource):
     """A reference is the number of a sample in its split. Samples are read on access; the scan reads labels."""
 
     name: ClassVar[str] = "mds"
@@ -84,7 +85,6 @@ class MdsSource(Source):
         self._fields: dict[str, Column] = {}  # those that are fields of their own
         self._shards: dict[str, list[_File]] = {}
         self._ends: dict[str, NDArray[np.int64]] = {}  # of each shard, in samples of the split
-        self._common: list[Path] = []
         self._scratch = Scratch()
 
     @classmethod
@@ -102,7 +102,7 @@ class MdsSource(Source):
         empty: list[Problem] = []
         for folder in folders:
             where = f"{folder.name}/{INDEX}"
-            self._common.append(folder / INDEX)
+            self._files.append(folder / INDEX)
             listed = read_index(folder, where, self.ledger)
             self.ledger.use(*(folder / data.basename for each in listed for data in each.data))
             shards = [shard for shard in listed if shard.samples]
@@ -139,9 +139,6 @@ class MdsSource(Source):
         label = int(_number(found[self._label.name], self._label).item()) if self._label.name else None
         arrays = {name: _number(found[column.name], column) for name, column in self._fields.items()}
         return Sample(key, image, label, arrays=arrays)
-
-    def common_files(self) -> tuple[Path, ...]:
-        return tuple(self._common)
 
     def _take_columns(self, columns: list[Column], where: str) -> None:
         for column in columns:
@@ -187,7 +184,7 @@ class MdsSource(Source):
         if not is_there and shard.zip_data is not None:
             path, place = self._decompress(folder, shard, shard.zip_data, where)
         else:
-            self._common.append(path)
+            self._files.append(path)
         with os_errors(place), open_file(path, place) as stream:
             nbytes = os.fstat(stream.fileno()).st_size
             if nbytes != shard.raw_data.nbytes:
@@ -205,7 +202,7 @@ class MdsSource(Source):
             tool = _TOOLS.get(algorithm, "the program that compressed it")
             advice = f"Decompress the shards with {tool} beside these; {INDEX} can stay as it is."
             raise SourceError(Problem(place, "array-file", message), advice)
-        self._common.append(path)
+        self._files.append(path)
         opener, ratio = _OPENERS[algorithm]
         expected, found, made = shard.raw_data.nbytes, 0, path
         try:
