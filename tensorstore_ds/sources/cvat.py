@@ -118,12 +118,8 @@ class CvatSource(AnnotatedSource):
         """Index in `images`, subset and row of each sound image of a file."""
         subsets: dict[str, str] = {}  # of the tasks, by their numbers
         seen: set[int] = set()
-        outside: dict[str, None] = {}
-        tags = "meta", "image", "track"
-        elements = iterate_elements(
-            self._root / xml, xml, "annotations", *tags, skipped=lambda tag: outside.setdefault(tag)
-        )
-        for line, element in elements:
+        tags, path = ("meta", "image", "track"), self._root / xml
+        for line, element in iterate_elements(path, xml, "annotations", *tags, ledger=self.ledger, passed=_OUTSIDE):
             if element.tag == "track":
                 message = f"line {line}: expected images, found a <track>: this is CVAT for video."
                 raise SourceError(Problem(xml, "annotation", f"{message} Export it as CVAT for images 1.1."))
@@ -154,9 +150,6 @@ class CvatSource(AnnotatedSource):
             size = pixels(element.get("height")), pixels(element.get("width"))
             self._annotations.leave_out(unstored)
             yield row, subset, self._annotations.add(images.paths[row], objects, size, file="")
-        for tag in outside:
-            if tag not in _OUTSIDE:
-                self.ledger.unread(f"<{tag}>", xml)
 
     def _row(self, element: Element, subset: str, xml: str, where: str, images: ImageIndex) -> int:
         """Number of an image: its name is a path that begins at one of several folders, depending on the export."""

@@ -252,8 +252,7 @@ class FolderSource(Source):
             return Sample(path, f"{self.path}/{path}", self._label(path))
         numbers = (self._label(each) for each in (path, *copies))
         known = [number for number in numbers if number is not None and number != UNLABELLED]
-        field = LabelsField.of(tuple(self._labels))
-        row = field.row_of(known) if known else np.full(field.spec.shape, field.unknown, np.int8)
+        row = LabelsField.of(tuple(self._labels)).row_of(known or None)
         return Sample(path, f"{self.path}/{path}", arrays={"labels": row})
 
     def files(self, reference: Reference) -> tuple[str, ...]:

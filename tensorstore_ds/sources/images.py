@@ -7,6 +7,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,46 +64,40 @@ class ImageIndex:
     def _closest(self, matches: Sequence[int], annotation: str) -> list[int]:
         """The matches that share the most folders with the annotation: ``train`` of ``train/xml/a.xml``."""
         own = {folder for folder in annotation.split("/")[:-1] if folder.lower() not in FOLDERS}
-        shared = [len(own.intersection(self.paths[i].split("/")[:-1])) for i in matches]
-        return [i for i, count in zip(matches, shared, strict=True) if count == max(shared)]
+        return _best(matches, lambda i: len(own.intersection(self.paths[i].split("/")[:-1])))
 
-    def find_by_end(self, path: str, where: str) -> int:
-        r"""Index in `paths` of the image that shares the most last parts with a path from a different machine.
+    def find_by_end(self, path: str, where: str) -> str:
+        r"""The image that shares the most last parts with a path from a different machine.
 
-        Ties go to the image without further parts. -1 if no image shares the last part. Raises `SourceError`
+        Ties go to the image without further parts. Empty if no image shares the last part. Raises `SourceError`
         `ambiguous-image`.
 
         >>> images = ImageIndex(["a/1.png", "b/1.png"])
         >>> images.find_by_end(r"C:\photos\b\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
-        (1, -1)
+        ('b/1.png', '')
         """
         name = path.replace("\\", "/").rpartition("/")[2].strip()
         rows = [i for i in self._anywhere(stem_of(name)) if self.paths[i].rpartition("/")[2] == name]
         rows = rows or (self._normalized(name, "") if not name.isascii() else [])
-        best = self._longest(rows, path)
-        if len(best) > 1:
-            raise self._ambiguous(
-                best, where, "Remove or rename the others, or write the path from the source's folder."
-            )
-        return best[0] if best else -1
+        advice = "Remove or rename the others, or write the path from the source's folder."
+        return self._only(self._longest(rows, path), where, advice)
 
-    def find_by_stem(self, path: str, where: str) -> int:
+    def find_by_stem(self, path: str, where: str) -> str:
         """Like `find_by_end`, for a `path` without a suffix."""
         parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
         rows = self._anywhere(parts[-1]) if parts else []
-        scores = [_common_end(parts, self.paths[i].rpartition(".")[0].split("/")) for i in rows]
-        most = max(scores, default=None)
-        best = [i for i, score in zip(rows, scores, strict=True) if score == most]
-        if len(best) > 1:
-            raise self._ambiguous(best, where, "Write the suffix, or the path from the source's folder.")
-        return best[0] if best else -1
+        best = _best(rows, lambda i: _common_end(parts, self.paths[i].rpartition(".")[0].split("/")))
+        return self._only(best, where, "Write the suffix, or the path from the source's folder.")
+
+    def _only(self, rows: Sequence[int], where: str, advice: str) -> str:
+        if len(rows) > 1:
+            raise self._ambiguous(rows, where, advice)
+        return self.paths[rows[0]] if rows else ""
 
     def _longest(self, rows: Sequence[int], path: str) -> list[int]:
         """The rows that share the most last parts with a path; among these, those without further parts."""
         parts = path.replace("\\", "/").strip().split("/")
-        scores = [_common_end(parts, self.paths[i].split("/")) for i in rows]
-        best = max(scores, default=None)
-        return [i for i, score in zip(rows, scores, strict=True) if score == best]
+        return _best(rows, lambda i: _common_end(parts, self.paths[i].split("/")))
 
     def _ambiguous(self, rows: Sequence[int], where: str, advice: str) -> SourceError:
         some = ", ".join(self.paths[i] for i in rows[:3]) + (", ..." if len(rows) > 3 else "")
@@ -174,6 +169,13 @@ def note_of_folders(paths: Iterable[str], classes: Iterable[str] = ()) -> tuple[
     return (
         f"the images are in {len(names):,} folders, such as {min(names)}: names of folders are not read as labels.",
     )
+
+
+def _best(rows: Sequence[int], score: Callable[[int], Any]) -> list[int]:
+    """The rows with the highest score."""
+    scores = list(map(score, rows))
+    most = max(scores, default=None)
+    return [i for i, each in zip(rows, scores, strict=True) if each == most]
 
 
 def _common_end(parts: Sequence[str], others: Sequence[str]) -> tuple[int, bool]:

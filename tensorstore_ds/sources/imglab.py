@@ -191,10 +191,9 @@ class _Images:
                 return path
         if self._index is None:
             self._index = ImageIndex(walk_files(self.folder, IMAGE_SUFFIXES))
-        row = self._index.find_by_end(text, where)
-        if row >= 0:
-            self._by_end.append(f"{text} in {xml}: {self._index.paths[row]}")
-            return self._index.paths[row]
+        if found := self._index.find_by_end(text, where):
+            self._by_end.append(f"{text} in {xml}: {found}")
+            return found
         if path is not None:
             return path
         message = f"expected the path of an image inside the source, found {shown(text)}"
@@ -213,9 +212,7 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
     """Read the file `path`, which errors call `xml`."""
     result = _ImageList(xml, Annotations(ledger))
     seen: set[str] = set()
-    outside: dict[str, None] = {}
-    elements = iterate_elements(path, xml, "dataset", "image", skipped=lambda tag: outside.setdefault(tag))
-    for line, element in elements:
+    for line, element in iterate_elements(path, xml, "dataset", "image", ledger=ledger, passed=_OUTSIDE):
         where = f"{xml} line {line}"
         ledger.element(element, _IMAGE, xml)
         try:
@@ -248,9 +245,6 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
             result.unlabelled[row] = bare
         result.boxes += len(objects)
         result.keypoints += sum(len(each.keypoints) for each in objects)
-    for tag in outside:
-        if tag not in _OUTSIDE:
-            ledger.unread(f"<{tag}>", xml)
     return result
 
 

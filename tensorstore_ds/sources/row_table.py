@@ -294,10 +294,8 @@ class RowTable:
     def several_of(self, labels: object, name: str, where: str) -> NDArray[np.int8]:
         """A number for each class of a row's list of labels; -1, unknown, for null."""
         found = _labels_in(labels, name)
-        field = self._labels_field
-        if found is None:
-            return np.full(field.spec.shape, field.unknown, np.int8)
-        return field.row_of(self.several.index(label, where) for label in found)
+        numbers = None if found is None else [self.several.index(label, where) for label in found]
+        return self._labels_field.row_of(numbers)
 
     def fields(self, options: SourceOptions, where: str) -> dict[str, Field]:
         """The fields of labels and objects."""

@@ -260,7 +260,7 @@ def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
             raise SourceError(Problem(key, "unknown-class", message), "Correct the label or the class names.")
         row = field.row_of(places[each] for each in parts.labels)
     elif array is None:
-        row = np.full(field.spec.shape, NOT_KNOWN, np.int8)
+        row = field.row_of(None)
     elif array.shape != field.spec.shape or not _is_multi_hot(array):
         found = f"{array.shape}" if array.shape != field.spec.shape else f"{array.tolist()}"[:60]
         message = f"expected labels that are {field.spec.shape[0]} numbers, each 1, 0 or -1 (unknown), found {found}."

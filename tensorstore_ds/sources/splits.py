@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -143,6 +143,14 @@ def find_unions(splits: Mapping[str, NDArray[np.int64]]) -> dict[str, tuple[str,
         if parts and np.array_equal(np.unique(np.concatenate([sets[n] for n in parts])), whole):
             unions[name] = parts
     return unions
+
+
+def drop_unions(splits: Splits, where: Callable[[str], str] = str) -> None:
+    """Leave out the splits that are unions of others; `where` gives the place of each in messages."""
+    for name, parts in find_unions(splits.rows).items():
+        message = f"not stored twice: it is the union of {', '.join(parts)}."
+        splits.left_out.append(Problem(where(name), "split-union", message))
+        del splits.rows[name]
 
 
 def _is_part(part: NDArray[np.int64], whole: NDArray[np.int64]) -> bool:

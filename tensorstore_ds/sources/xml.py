@@ -13,7 +13,7 @@ import io
 import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from xml.etree.ElementTree import Element, TreeBuilder
@@ -22,6 +22,7 @@ from xml.parsers import expat
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.ledger import Ledger
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and of a file read as one tree
 STREAM_LIMIT = 1 << 30  # bytes of a file that is read element by element
@@ -71,14 +72,15 @@ def iterate_elements(
     root: str | None = None,
     *tags: str,
     limit: int = STREAM_LIMIT,
-    skipped: Callable[[str], object] | None = None,
+    ledger: Ledger | None = None,
+    passed: Collection[str] = (),
 ) -> Iterator[tuple[int, Element]]:
     """Elements with one of these tags, with their line numbers, of a file too large for one tree.
 
-    The root must be `root`, else the first tag and ``s``. Without `tags`, the root itself is the element. `skipped` is
-    called with the tag of each other element outside of these.
+    The root must be `root`, else the first tag and ``s``. Without `tags`, the root itself is the element. `ledger`
+    receives the other elements outside of these, except those with a tag in `passed`.
     """
-    parser, decode = _Parser(where, root, tags, skipped), None
+    parser, decode = _Parser(where, root, tags), None
     try:
         with os_errors(where), open_file(path, where, 0) as file:
             # one of an archive is in memory
@@ -93,6 +95,9 @@ def iterate_elements(
                 left -= len(data)
                 yield from parser.parse(data if decode is None else _as_utf8(decode, data, where))
         yield from parser.parse(b"" if decode is None else _as_utf8(decode, b"", where, final=True), final=True)
+        for tag in parser.skipped:
+            if ledger is not None and tag not in passed:
+                ledger.unread(f"<{tag}>", where)
     finally:
         parser.close()
 
@@ -120,11 +125,10 @@ def _as_utf8(decode: codecs.IncrementalDecoder, data: bytes, where: str, *, fina
 class _Parser:
     """Builds a tree of each element with one of the tags (of the root without tags), and drops the rest."""
 
-    def __init__(
-        self, where: str, root: str | None, tags: tuple[str, ...], skipped: Callable[[str], object] | None = None
-    ) -> None:
+    def __init__(self, where: str, root: str | None, tags: tuple[str, ...]) -> None:
         self.where = where
-        self._root, self._tags, self._skipped = root, tags, skipped
+        self.skipped: dict[str, None] = {}  # tags of elements outside of the trees
+        self._root, self._tags = root, tags
         self._finished: list[tuple[int, Element]] = []  # trees, each with the line of its beginning
         self._builder = TreeBuilder()
         self._depth = 0  # of the open element in the document
@@ -199,8 +203,8 @@ class _Parser:
             raise SourceError(Problem(self.where, "annotation", message))
         if not self._inside:
             if self._tags and tag not in self._tags:
-                if self._skipped is not None and self._depth > 1:
-                    self._skipped(tag)
+                if self._depth > 1:
+                    self.skipped[tag] = None
                 return
             self._line, self._begin = self._expat.CurrentLineNumber, self._expat.CurrentByteIndex
             self._count = 0

@@ -11,11 +11,10 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import Contents
-from tensorstore_ds.sources.files import encoding_problem, glance
+from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
 
 FILE_LIMIT = 16 << 20  # bytes
-_PROBED = 16
 _HEAD = 4096
 _HEADER = re.compile(r"(acquisition dates|imagesource|gsd)\s*:", re.IGNORECASE)
 #: Labels of DOTA 1.0 with upright boxes have these folders; the oriented ones are beside them.
@@ -34,7 +33,7 @@ class DotaSource(AnnotatedSource):
             return path.suffix.lower() == ".txt" and _looks_like_labels(read_head(path, _HEAD))
         files = [file for file in glance(path) if file.lower().endswith(".txt")]
         files.sort(key=lambda file: "labeltxt" not in file.lower())
-        return any(_looks_like_labels(read_head(path / file, _HEAD)) for file in files[:_PROBED])
+        return any(_looks_like_labels(read_head(path / file, _HEAD)) for file in files[:PROBED_FILES])
 
     def scan(self) -> Contents:
         """Read every text file with the name of an image."""
@@ -42,37 +41,29 @@ class DotaSource(AnnotatedSource):
         found = self._annotations
         oriented = [file for file in files if not _UPRIGHT.search(file.rpartition("/")[0])]
         for file in oriented or files:
+            image = ""
             try:
                 image = images.paths[images.find("", file, _folders(file))]
+                if image in found.images or image in found.bad:
+                    message = f"expected an image of its own, found {image}, which another file has. Remove one."
+                    raise SourceError(Problem(file, "duplicate-key", message))
+                if problem := encoding_problem(image):
+                    raise SourceError(problem)
+                objects = read_labels(read_file(self._root / file, file, FILE_LIMIT), file)
+                found.images[image] = found.add(image, objects, file=file)
             except SourceError as error:
-                if error.reason == "no-image" and not self._is_labels(file):
+                found.bad.update([image] if image else [])
+                if error.reason == "no-image" and not _looks_like_labels(read_head(self._root / file, _HEAD)):
                     message = "not read: it has neither labels nor an image."
                     found.left_out.append(Problem(file, "not-listed", message))
                 else:
                     found.problems += error.problems
-                continue
-            if image in found.images or image in found.bad:
-                message = f"expected an image of its own, found {image}, which another file has. Remove one."
-                found.problems.append(Problem(file, "duplicate-key", message))
-                continue
-            try:
-                if problem := encoding_problem(image):
-                    raise SourceError(problem)
-                objects = read_labels(read_file(self._root / file, file, FILE_LIMIT), file)
-            except SourceError as error:
-                found.problems += error.problems
-                found.bad.add(image)
-                continue
-            found.images[image] = found.add(image, objects, file=file)
         notes = []
         if found.images and oriented and len(oriented) < len(files):
             self.ledger.use(*files)
             notes = ["the folders of upright boxes are not read: these follow from the oriented ones."]
         missing = "expected images with text files of labels, found none."
         return self._by_folder(images, missing, "not stored: it has no text file of labels.", notes)
-
-    def _is_labels(self, file: str) -> bool:
-        return _looks_like_labels(read_head(self._root / file, _HEAD))
 
 
 def read_labels(data: bytes, file: str) -> list[AnnotatedObject]:

@@ -17,7 +17,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
 from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
-from tensorstore_ds.sources.files import encoding_problem, glance
+from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.json_files import (
     MemberError,
@@ -34,7 +34,6 @@ from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.xml import ABSENT, PLACE_LIMIT, Place
 
 FILE_LIMIT = 256 << 20  # bytes: an image may be in it
-_PROBED = 16
 _HEAD = 1 << 16
 #: Members that are read, or say only how shapes are shown and where the program was.
 _OF_SHAPES = ("label", "points", "group_id", "shape_type", "difficult", "mask", "direction", "line_color", "fill_color")
@@ -57,7 +56,7 @@ class LabelmeSource(AnnotatedSource):
     def detect(cls, path: Path) -> bool:
         """Whether some JSON file of a folder has shapes."""
         files = [file for file in glance(path) if file.lower().endswith(".json")] if is_dir(path) else []
-        return any(_has_shapes(path / file) for file in files[:_PROBED])
+        return any(_has_shapes(path / file) for file in files[:PROBED_FILES])
 
     def scan(self) -> Contents:
         """Read every JSON file."""

@@ -27,7 +27,7 @@ from tensorstore_ds.sources.annotations import (
     unpack,
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
-from tensorstore_ds.sources.files import encoding_problem, glance
+from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import (
     JSON_ERRORS,
@@ -47,7 +47,6 @@ from tensorstore_ds.sources.xml import Place
 FILE_LIMIT = 256 << 20  # bytes
 VALUES_LIMIT = 1 << 23  # of a file: about 300,000 boxes
 _HEAD = 1 << 16
-_PROBED = 16
 _TASKS = re.compile(r"\s*\[\s*\{")
 _ANNOTATIONS = re.compile(r'"annotations"\s*:\s*\[')
 _URL = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]+://|data:")
@@ -113,7 +112,7 @@ class LabelStudioSource(AnnotatedSource):
         if is_file(path):
             return path.suffix.lower() == ".json" and _has_tasks(path)
         files = [file for file in glance(path) if file.lower().endswith(".json")]
-        return any(cls.detect(path / file) for file in files[:_PROBED])
+        return any(cls.detect(path / file) for file in files[:PROBED_FILES])
 
     def scan(self) -> Contents:
         """Read every export."""
@@ -160,8 +159,7 @@ class LabelStudioSource(AnnotatedSource):
         sample, names = super().read(split, reference), unpack(reference)[1].texts
         objects = sample.objects if self._has_objects else None
         if self._several is not None:
-            row = np.full(self._several.spec.shape, UNLABELLED, np.int8)
-            row = self._several.row_of(self._choices[name] for name in names) if names else row
+            row = self._several.row_of([self._choices[name] for name in names] or None)
             return replace(sample, arrays={"labels": row}, objects=objects)
         return replace(sample, label=self._label(reference) if self._choices else None, objects=objects)
 
@@ -265,8 +263,8 @@ def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
     path = unquote(match[1] if match else written).replace("\\", "/")
     folder, _, name = path.rpartition("/")
     for each in dict.fromkeys((name, _HASH.sub("", name, count=1))):  # with and without the letters that an upload gets
-        if (row := images.find_by_end(f"{folder}/{each}", "")) >= 0:
-            return images.paths[row]
+        if found := images.find_by_end(f"{folder}/{each}", ""):
+            return found
     message = f"expected an image named {name[:200]}, found none. Add it, or name its folder with `images`."
     raise SourceError(Problem("", "no-image", message))
 

@@ -12,12 +12,11 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import Contents
-from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.files import PROBED_FILES, glance
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
 
 FILE_LIMIT = 1 << 20  # bytes
-_PROBED = 16
 _POINTS = re.compile(rb"n_points:\s*\d")
 
 
@@ -30,7 +29,7 @@ class PtsSource(AnnotatedSource):
     def detect(cls, path: Path) -> bool:
         """Whether the file, or some .pts file of a folder, contains its number of points."""
         files = [path.name] if (is_one := is_file(path)) else glance(path)
-        some = [file for file in files if file.lower().endswith(".pts")][:_PROBED]
+        some = [file for file in files if file.lower().endswith(".pts")][:PROBED_FILES]
         return any(_POINTS.search(read_head(path if is_one else path / file, 256)) for file in some)
 
     def scan(self) -> Contents:

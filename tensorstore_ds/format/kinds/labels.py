@@ -87,14 +87,14 @@ class LabelsField(ArrayField):
                 yield "label-range", f"expected 1, 0 or -1 for each class, found {found}."
                 return
 
-    def row_of(self, numbers: Iterable[int]) -> NDArray[np.int8]:
-        """Return the row (C,) int8 of a sample to which only the classes of these numbers apply.
+    def row_of(self, numbers: Iterable[int] | None) -> NDArray[np.int8]:
+        """Return the row (C,) int8 of a sample to which only the classes of these numbers apply. None: not known.
 
         >>> LabelsField.of(("cat", "dog", "bird")).row_of([0, 2])
         array([1, 0, 1], dtype=int8)
         """
-        row = np.zeros(self.spec.shape, np.int8)
-        row[list(numbers)] = 1
+        row = np.full(self.spec.shape, NOT_KNOWN if numbers is None else 0, np.int8)
+        row[list(numbers or ())] = 1
         return row
 
     def names_of(self, row: NDArray[Any]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ class ListedImages:
     def __init__(self, root: Path | None) -> None:
         self._root = root
         self._index: ImageIndex | None = None
-        self._moved: set[int] = set()  # rows of the index, of images that are not where their lists say
+        self._moved: set[str] = set()  # images that are not where their lists say
         self._example = ("", "")
 
     def __getstate__(self) -> dict[str, object]:
@@ -85,13 +85,12 @@ class ListedImages:
         index = self._walk()
         has_suffix = text.lower().endswith(_SUFFIXES)
         try:
-            row = index.find_by_end(text, "") if has_suffix else index.find_by_stem(text, "")
+            found = index.find_by_end(text, "") if has_suffix else index.find_by_stem(text, "")
         except SourceError as error:
             raise RowError(error.problems[0].message, error.reason) from error
-        found = index.paths[row] if row >= 0 else ""
         if found and has_suffix:
             self._example = self._example if self._moved else (text, found)
-            self._moved.add(row)
+            self._moved.add(found)
         return found
 
     def _walk(self) -> ImageIndex:

@@ -15,7 +15,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import TEXT_LIMIT, decode_text, entries, is_dir, is_file, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.images import FOLDERS
-from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, find_unions, folder_splits, notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, drop_unions, folder_splits, notes_of_renamed, split_names
 
 ANNOTATIONS, _IMAGES = "Annotations", "JPEGImages"
 #: Folders of lists. The first one with lists counts, and after them the folder of the data set.
@@ -160,15 +160,12 @@ def find_splits(root: Path, layout: Layout, xmls: Sequence[str]) -> VocSplits:
     splits.rows |= {name: _listed(each, splits) for name, each in wholes.items()}
     if not splits.rows:
         splits.lists = []
-        folders, splits.notes = _folder_splits(layout.annotations, xmls, str(root))
+        inside = [xml[len(layout.annotations) :] for xml in xmls]
+        folders, splits.notes = folder_splits(inside, str(root))
         splits.rows = {name: np.asarray(some, np.int64) for name, some in folders.items()}
         return splits
-    unions = find_unions(splits.rows)
-    for name, smaller in unions.items():
-        message = f"not stored twice: it is the union of {', '.join(smaller)}."
-        where = wholes[name].path if name in wholes else of_classes[name][0].path
-        splits.left_out.append(Problem(where, "split-union", message))
-    names = split_names(name for name in splits.rows if name not in unions)
+    drop_unions(splits, lambda name: (wholes.get(name) or of_classes[name][0]).path)
+    names = split_names(splits.rows)
     splits.notes += notes_of_renamed(names)
     splits.rows = {short: splits.rows[name] for name, short in names.items()}
     return splits
@@ -277,8 +274,3 @@ def _listed(listed: _List, splits: VocSplits) -> NDArray[np.int64]:
             splits.problems.append(Problem(xml, "no-annotation", message))
             splits.missing[xml] = None
     return np.fromiter(kept, np.int64, len(kept))
-
-
-def _folder_splits(folder: str, xmls: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
-    """Splits from `folder_splits` if all XML files are in folders of splits, else `train`."""
-    return folder_splits([xml[len(folder) :] for xml in xmls], where)

@@ -23,7 +23,7 @@ from tensorstore_ds.regular_files import (
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.json_files import JsonPieces, MemberError, first_members, raw_members
-from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 #: The field of captions.
 CAPTIONS = "captions"
@@ -162,7 +162,7 @@ def choose(jsons: Sequence[str]) -> tuple[dict[str, tuple[str, str]], list[Probl
         if known != json and json != captions.get(short):
             message = f"not stored: {known} is of the same split. To convert this one, name the file."
             left_out.append(Problem(json, "no-more-annotated", message))
-    texts = {short: _split_of(short, len(best)) for short in best}
+    texts = {short: word_split(short, len(best)) for short in best}
     if len(set(texts.values())) < len(texts):  # train2014 and train2017
         texts = {short: short for short in best}
     chosen: dict[str, tuple[str, str]] = {}
@@ -198,10 +198,3 @@ def _name(json: str) -> str:
 
 def _rank(json: str) -> int:
     return next((i for i, prefix in enumerate(_PREFIXES) if _name(json).startswith(prefix)), len(_PREFIXES))
-
-
-def _split_of(short: str, files: int) -> str:
-    """The split that a name contains, else the name."""
-    words = re.split(r"[^a-z]+", short.lower())
-    known = next((word for word in words if word in SPLIT_NAMES), "")
-    return known or ("train" if files == 1 else short)

@@ -293,9 +293,7 @@ class CocoSource(Source):
                 ids = [read_category(text, json) for text in self._read_at(json, places)]
                 numbers = sorted({self._labels[split][id] for id in ids if id is not None})
                 if self._has_several:
-                    several = LabelsField.of(self._classes)
-                    unknown = np.full(several.spec.shape, several.unknown, np.int8)
-                    arrays["labels"] = several.row_of(numbers) if numbers else unknown
+                    arrays["labels"] = LabelsField.of(self._classes).row_of(numbers or None)
                 else:
                     label = numbers[0] if numbers else UNLABELLED
             elif self._values:
@@ -531,12 +529,11 @@ class _Finder:
                 self._folders[folder] = _hashes(each for each, _ in entries(place)) if is_dir(place) else array("q")
         return _has(self._folders[folder], hash(name))
 
-    def by_end(self, path: str, where: str) -> str | None:
-        """The image that shares the most last parts with a path from a different machine; raises `SourceError`."""
+    def by_end(self, path: str, where: str) -> str:
+        """As `ImageIndex.find_by_end`."""
         if self._index is None:
             self._index = ImageIndex(walk_files(self._root, IMAGE_SUFFIXES))
-        row = self._index.find_by_end(path, where)
-        return self._index.paths[row] if row >= 0 else None
+        return self._index.find_by_end(path, where)
 
 
 def _hashes(names: Iterable[str]) -> array[int]:
@@ -616,7 +613,7 @@ def _path_of(row: int, name: str, prefix: str, found: _Split, finder: _Finder, i
         except SourceError as error:
             found.bad[row] = [error.problems[0]]
             return None
-        if by_end is not None:
+        if by_end:
             path = by_end
             found.by_end[path] = name
     if path is None:

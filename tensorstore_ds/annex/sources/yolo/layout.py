@@ -16,11 +16,10 @@ from tensorstore_ds.errors import Problem
 from tensorstore_ds.packed_strings import place_of
 from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.files import PackedStrings, glance, walk_files
-from tensorstore_ds.sources.splits import Splits, find_unions, folder_splits
+from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, glance, walk_files
+from tensorstore_ds.sources.splits import Splits, drop_unions, folder_splits
 
 _TEXTS = (".txt", ".TXT", ".Txt")  # suffixes of label files
-_PROBED = 16  # label files that are looked at
 _HEAD = 4096
 _LISTS = ("train.txt", "val.txt", "valid.txt", "test.txt")
 
@@ -68,7 +67,7 @@ def has_labels(root: Path) -> bool:
     """Whether some text file of a folder has rows of numbers, and is at the path of an image's label file."""
     texts = [file for file in glance(root) if file.lower().endswith(".txt")]
     texts.sort(key=lambda file: "/labels/" not in f"/{file}")
-    for text in texts[:_PROBED]:
+    for text in texts[:PROBED_FILES]:
         head, found, tail = f"/{text[:-4]}".rpartition("/labels/")
         stem = root / (f"{head}/images/{tail}"[1:] if found else text[:-4])
         names = (f"{stem.name}{suffix}" for each in IMAGE_SUFFIXES for suffix in (each, each.upper(), each.title()))
@@ -107,10 +106,7 @@ def _drop_repeated(splits: Splits, named: Mapping[str, Sequence[str]]) -> None:
 
     That is the later one, unless the path of both has its name: `val` if both are ``images/test``.
     """
-    for name, parts in find_unions(splits.rows).items():
-        message = f"not stored twice: it is the union of {', '.join(parts)}."
-        splits.left_out.append(Problem(name, "split-union", message))
-        del splits.rows[name]
+    drop_unions(splits)
     names = list(splits.rows)
     for i, name in enumerate(names):
         rows = np.sort(splits.rows[name])
