@@ -14,7 +14,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import Pixels, check_pixels, encode_sample, read_sample
+from tensorstore_ds.conversion.encode import check_pixels, encode_sample, read_sample
+from tensorstore_ds.conversion.encodings import Pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encode import Opener, PathInErrors, picture_of
+from tensorstore_ds.conversion.encode import Opener, picture_of
+from tensorstore_ds.conversion.encodings import PathInErrors
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.values import Fit, ObjectCrops
 from tensorstore_ds.errors import OptionError, Problem, SourceError

@@ -1,12 +1,13 @@
-"""How images are kept: a class for each encoding, with its options, its field, and what it keeps of an image.
+"""How images are kept: their pixels, and a class for each encoding, with its options, its field, and what it keeps.
 
 Pillow is imported when the first image is encoded, so that ``tsds convert --help`` is quick.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -20,10 +21,13 @@ from tensorstore_ds.format.kinds import EncodedImageField, ImageField, RaggedIma
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.options import Option, changed, check, declarations, declared, option
+from tensorstore_ds.regular_files import archive_of
 
 if TYPE_CHECKING:
-    from tensorstore_ds.conversion.encode import Pixels
+    from tensorstore_ds.imaging.codecs import OnDecode
     from tensorstore_ds.imaging.picture import Picture
+    from tensorstore_ds.imaging.placement import Placement
+    from tensorstore_ds.sources.base import Sample
 
 Check = Literal["full", "headers"]
 Name = Literal["raw", "jpeg", "source"]
@@ -33,6 +37,8 @@ Subsampling = Literal["4:2:0", "4:4:4"]
 NOT_KEPT = "file-not-kept"
 #: Number of samples that estimate the size of a row of files.
 PROBED = 32
+#: Largest number of characters of a path in an error.
+_SHOWN = 100
 
 
 _QUALITY = Option(
@@ -46,6 +52,80 @@ _SUBSAMPLING = Option(
     "do. ``4:4:4`` keeps it, and needs more space and time.",
     group="Encoding",
 )
+
+
+@dataclass(slots=True, repr=False)
+class Pixels:
+    """The pixels of a sample's image as a store has them: placed, finite, and if `is_widened`, gray as RGB."""
+
+    picture: Picture
+    _placement: Placement | None
+    _is_widened: bool
+    _sample: Sample
+    _on_decode: OnDecode | None
+
+    @property
+    def are_large(self) -> bool:
+        """Whether they should be read in bands, which cannot be placed."""
+        return self.picture.is_large and self._placement is None
+
+    def whole(self, row: EncodedSample) -> NDArray[Any]:
+        """Return all pixels, (H, W, C), and note in their row what they tell of it. Raises `SourceError` for damage."""
+        with PathInErrors(row.key, self._sample.image):
+            pixels = self.picture.pixels_in(self._placement, self._on_decode)
+        pixels = self._checked(pixels)
+        row.shape, row.dtype, row.left_out = pixels.shape, pixels.dtype, row.left_out + self.picture.left_out
+        return pixels
+
+    def walk(self) -> tuple[NDArray[np.uint32], Callable[[], ImageSums]] | None:
+        """Return the entries and the sums of a sound JPEG file, or None if only its pixels can tell."""
+        with PathInErrors(self._sample.key, self._sample.image):
+            found = self.picture.walk(self._on_decode)
+        return None if found is None else (found[0], lambda: found[1])
+
+    def bands(self, sums: list[ImageSums]) -> Iterator[NDArray[Any]]:
+        """Yield the pixels from top to bottom, (h, W, C), and add the sums of each band to `sums`."""
+        for band in self.picture.bands(self._on_decode):
+            checked = self._checked(band)
+            sums.append(ImageSums.of_pixels(checked))
+            yield checked
+
+    def sums(self) -> ImageSums:
+        """Return the sums of all pixels."""
+        sums: list[ImageSums] = []
+        for _ in self.bands(sums):
+            pass
+        return sum(sums, ImageSums())
+
+    def _checked(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+            resized = ", or numbers too large to be resized" if self._placement is not None else ""
+            message = f"expected finite numbers as pixels, found NaN or infinity{resized}."
+            raise SourceError(Problem(self._sample.key, "pixel-nan", message))
+        return np.repeat(pixels, 3, axis=2) if self._is_widened else pixels
+
+
+class PathInErrors:
+    """Adds the path of a sample's image to errors, unless the key contains it."""
+
+    def __init__(self, key: str, image: Any) -> None:
+        self._key, self._image = key, image
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, SourceError) or not isinstance(self._image, str | Path):
+            return
+        path, advice = str(self._image), error.advice
+        is_missing = error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None
+        if path.endswith(self._key) and not is_missing:
+            return
+        if is_missing:
+            advice = "If the images are in another folder, name it with `images`."
+        shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
+        problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
+        raise SourceError(problems, advice) from error
 
 
 class Encoding:

@@ -27,8 +27,8 @@ from tensorstore_ds.conversion.blocks import (
     or_skipped,
 )
 from tensorstore_ds.conversion.crops import CropSource
-from tensorstore_ds.conversion.encode import PathInErrors, about, encode_sample
-from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, Raw, SourceFiles, not_kept
+from tensorstore_ds.conversion.encode import about, encode_sample
+from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, PathInErrors, Raw, SourceFiles, not_kept
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import ChosenRows, plan_splits
