@@ -22,7 +22,7 @@ def add_latents(store: str, encoder: nn.Module, device: str) -> None:
         with torch.inference_mode():
             batches = [encoder(batch["image"] / 255).to(torch.bfloat16).cpu() for batch in loader]
         latents[name] = torch.cat(batches).view(torch.uint16)
-    tsds.editing.add_fields(store, {"latent": latents})
+    tsds.editing.add_fields(store, {"latent": latents}, replace=True)
 
 
 def main() -> None:
@@ -30,6 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("store")
     parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--again", action="store_true", help="encode all images again, after tsds append")
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
@@ -38,7 +39,7 @@ def main() -> None:
     channels = split.fields["image"].spec.shape[-1]
     # A small network stands for the encoder of a VAE.
     encoder = nn.Sequential(nn.Conv2d(channels, 16, 3, 2, 1), nn.SiLU(), nn.Conv2d(16, 4, 3, 2, 1)).to(device)
-    if "latent" not in split.fields:
+    if options.again or "latent" not in split.fields:
         add_latents(options.store, encoder, device)
 
     dataset = tsds.StoreDataset(options.store, "train", fields=["image", "latent"])

@@ -49,6 +49,7 @@ _OTHER_NAMES = {
     **{"darknet": "yolo", "ultralytics": "yolo", "dlib": "imglab", "streaming": "mds"},
     **{"mnist": "idx", "csv": "list", "gpu": "cuda"},
     **{"open": "info", "crop": "fit", "crops": "objects", "split": "split-into"},
+    **{"lr": "learning-rate", "size": "image-size", "n": "per-class"},
 }
 
 #: Text for a device that is None.
@@ -493,7 +494,7 @@ def meant(word: str, choices: Iterable[str]) -> str:
 def _nearest(word: str, choices: Iterable[str]) -> str:
     known = tuple(choices)
     bare = word.lower().lstrip("-")
-    other = word[: len(word) - len(bare)] + _OTHER_NAMES.get(bare, "")
+    other = ("--" if word.startswith("-") else "") + _OTHER_NAMES.get(bare, "")
     near = [each for each in (other, other.replace("-", "_")) if each in known]
     return next(iter(near or difflib.get_close_matches(word, known, n=1)), "")
 

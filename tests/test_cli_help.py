@@ -349,6 +349,8 @@ def test_without_arguments_there_is_the_help() -> None:
         (["convert", "a", "b", "--split", "train"], "No such option '--split'. Did you mean --split-into?"),
         (["nothing-like-it"], "No such command 'nothing-like-it'."),
         (["convert", "a", "b", "--sise", "3"], "No such option '--sise'. Did you mean --size?"),
+        (["sample", "a", "b", "-n", "3"], "No such option '-n'. Did you mean --per-class?"),
+        (["train", "a", "--size", "32"], "No such option '--size'. Did you mean --image-size?"),
         (["convert", "a", "b", "--encoding", "jpg"], "'raw', 'jpeg', 'source'. Did you mean jpeg?"),
         (["convert", "a", "b", "--seed", "9" * 5000], "(5,002 characters) is not a valid whole number."),
         (["convert", "a", "b", "--size", "9" * 5000], "found '9999999999999999999... (5,003 characters)"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,7 @@ class OfOneArgument(torch.nn.Module):
         ({"collate": "stack"}, "`collate`: expected one of list, padded, packed, found 'stack'"),
         ({"residency": "disk"}, "`page-cache` is RAM that all processes share, found 'disk'"),
         ({"batch_transform": [tsds.RandomCrop(2)]}, "expected a callable, such as Compose .* found a list"),
+        ({"batch_transform": tsds.RandomCrop}, "expected a callable, such as .* found the class RandomCrop"),
         ({"batch_transform": lambda batch: batch}, NO_FUNCTION),
         ({"batch_transform": lambda batch, rows, *, epoch: batch}, NO_FUNCTION),
         ({"batch_transform": OfOneArgument()}, NO_FUNCTION),
@@ -253,6 +254,9 @@ class OfOneArgument(torch.nn.Module):
             {"decode": v2.RandomResizedCrop(4)},
             r"torchvision.s RandomResizedCrop: use tsds\.transforms\.RandomResizedCrop",
         ),
+        ({"decode": 224}, r"`decode`: expected .* found 224: use tsds\.Resize\(224\)"),
+        ({"shuffle": "yes"}, "`shuffle`: expected True or False, found 'yes'"),
+        ({"sampler": 5}, "`sampler`: expected a sampler, or a list of rows, found 5"),
         ({"num_threads": 0}, "`num_threads`: expected at least 1, found 0"),
         ({"num_threads": "2"}, "`num_threads`: expected an integer, found '2'"),
         ({"num_workers": "2"}, "`num_workers`: expected an integer, found '2'"),
@@ -299,6 +303,21 @@ def test_what_is_mistaken_for_something_else_is_named(labelled: Path) -> None:
             tsds.DataLoader(tsds.StoreDataset(labelled), 4).load_state_dict(state)  # type: ignore[arg-type]
     with pytest.raises(tsds.OptionError, match=r"found a Split: use StoreDataset\(store, 'train'\)"):
         tsds.StoreDataset(store["train"])  # type: ignore[arg-type]
+    wrong_types: dict[str, Callable[[], Any]] = {
+        r'such as dataset.split or store\["train"\], found a StoreDataset': lambda: tsds.Normalize.from_split(
+            tsds.StoreDataset(labelled)  # type: ignore[arg-type]
+        ),
+        "expected a list of batch transforms, .* found a Resize": lambda: tsds.Compose(tsds.Resize(3)),  # type: ignore[arg-type]
+        "expected a function and its fields, .* found 'label == 0'": lambda: tsds.StoreDataset(labelled).filter(
+            "label == 0"  # type: ignore[arg-type]
+        ),
+        "`transform`: expected a function of samples": lambda: tsds.StoreDataset(labelled, transform=3),  # type: ignore[arg-type]
+        "`progress`: expected a function": lambda: tsds.convert(labelled, "x", progress=True),  # type: ignore[arg-type]
+        r"expected a folder, or tsds\.Sources": lambda: tsds.convert([str(labelled), "voc"], "x"),
+    }
+    for message, call in wrong_types.items():
+        with pytest.raises(tsds.OptionError, match=message):
+            call()
     with pytest.raises(ValueError, match="pass a crop or Resize to the loader as `decode`, use `collate_images"):
         tsds.RandomCrop(2)({"image": [torch.zeros(3, 4, 4), torch.zeros(3, 5, 4)]})
 

@@ -52,7 +52,7 @@ def test_names_and_numbers_give_the_same_rows(tmp_path: Path) -> None:
     as_target: list[Any] = [(image(i), torch.from_numpy(row).float()) for i, row in enumerate(expected)]
     as_dict: list[Any] = [(image(i), {"labels": row.tolist()}) for i, row in enumerate(expected)]
     for i, samples in enumerate((as_names, as_numbers, as_target, as_dict)):
-        tsds.convert(samples, tmp_path / f"{i}.tsds", classes=CLASSES)
+        tsds.convert(samples, tmp_path / f"{i}.tsds", classes=CLASSES, workers=0)
         split = tsds.open(tmp_path / f"{i}.tsds")["train"]
         assert split.fields["labels"] == LabelsField.of(CLASSES)
         np.testing.assert_array_equal(split["labels"][:], expected)

@@ -227,8 +227,12 @@ def test_an_image_that_cannot_be_read(tmp_path: Path, checkpoint: Path, content:
     with pytest.raises(SourceError) as error:
         list(predict(checkpoint, [good, bad]))
     assert "bad\\nname.png: " in one_line(error.value) and text in str(error.value)
-    (said,) = predict(checkpoint, [good])
-    assert said.path == good
+    (alone,) = predict(checkpoint, good)
+    assert alone.path == good
+    first, skipped, last = predict(checkpoint, [good, bad, good], on_error="skip")
+    assert (first, last) == (alone, alone) and skipped.path == bad
+    assert list(skipped.says) == ["error"] and text in skipped.says["error"]
+    assert [each.path for each in predict(checkpoint, bad, on_error="skip")] == [bad]
 
 
 def test_a_folder_without_images_and_a_pipe(tmp_path: Path, checkpoint: Path) -> None:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from torchvision.models.vision_transformer import VisionTransformer
 
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.vit import ViT
+from tensorstore_ds.annex.training.weights import load_weights
 from tensorstore_ds.errors import OptionError
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -197,6 +199,26 @@ def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any], message: str)
 
 
 # --- checkpointing of gradients
+
+
+@pytest.mark.parametrize("classes", [5, 7])
+def test_weights_of_torchvision(tmp_path: Path, classes: int) -> None:
+    theirs, options = torchvisions(SMALL, 5).eval(), SMALL
+    randomize(theirs)
+    torch.save(theirs.state_dict(), tmp_path / "w.pth")
+    model = made(options, classes).eval()
+    head = {name: value.clone() for name, value in model.heads.state_dict().items()}
+    note = load_weights(model, tmp_path / "w.pth")
+    if classes == 5:
+        assert note == ""
+        torch.testing.assert_close(model(images(options)), theirs(images(options)))
+    else:
+        assert "another number of classes: 2 tensors" in note
+        assert all(torch.equal(value, head[name]) for name, value in model.heads.state_dict().items())
+        model.heads = theirs.heads
+        torch.testing.assert_close(model(images(options)), theirs(images(options)))
+    with pytest.raises(OptionError, match=r"pos_embedding .* Choose its `model` and `image_size`"):
+        load_weights(made(shape(image_size=(32, 32))), tmp_path / "w.pth")
 
 
 class Saved:

@@ -25,7 +25,7 @@ from tensorstore_ds.errors import OptionError, SourceError, one_line
 from tensorstore_ds.format.kinds import RaggedImageField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.manifest import shard_path
-from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.options import chosen, refusal, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
 from tensorstore_ds.sources.joined import Sources
@@ -90,7 +90,9 @@ def convert(
         StoreExistsError: `out` exists.
         ConversionError: the disk or the memory is full, or a worker process died.
     """
-    options, notify = chosen(options, ConvertOptions, keywords), progress or in_notebook()
+    options, notify = chosen(options, ConvertOptions, keywords), in_notebook() if progress is None else progress
+    if not callable(notify):
+        raise refusal("progress", "a function of a Progress, or None", repr(progress))
     target = tidied(out)
     if streams := _streams(source):
         classes = own_classes(_splits(source).values()) if options.classes is None else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
@@ -31,8 +31,9 @@ from tensorstore_ds.conversion.result import notes_of_store
 from tensorstore_ds.conversion.values import Shrink
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.arrays import ZSTD_LEVEL
-from tensorstore_ds.format.kinds import ImageField, MaskField
-from tensorstore_ds.format.kinds.base import Field, of_kind
+from tensorstore_ds.format.kinds import ImageField
+from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField
+from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
@@ -47,8 +48,8 @@ _OVERHEAD = 1.3
 _TRIED = 64
 _TRIED_SECONDS = 1.0
 _TRIED_NBYTES = 64 * 1024**2
-#: Bytes of a row besides its image, about: a size, a key with its offset, often a label.
-_SMALL = 100
+#: Bytes of a row for a file's shape, and for the offsets of its bytes and of two lists.
+_FILE_NBYTES = 12 + 3 * 8
 #: Number of images that are tried in other encodings, and the longest side in one of these.
 _COMPARED, _MAX_SIDE = 16, 512
 
@@ -229,7 +230,24 @@ def _compare(prepared: Prepared) -> Iterator[EncodingEstimate]:
                 each.image.copy()
         seconds = (time.perf_counter() - began) / len(stored)
         nbytes = sum(memoryview(each.image).nbytes for each in stored) // len(stored)
-        yield EncodingEstimate(way, prepared.samples * (nbytes + _SMALL), usable_cores() / seconds)
+        nbytes += _nbytes_beside(stored, prepared.format.fields)
+        yield EncodingEstimate(way, prepared.samples * nbytes, usable_cores() / seconds)
+
+
+def _nbytes_beside(rows: Sequence[EncodedSample], fields: Mapping[str, Field]) -> int:
+    """Bytes of a row besides the pixels or the file of its image, from some samples."""
+    found = 0
+    for name, field in fields.items():
+        if name != "image" and isinstance(field, ArrayField):
+            found += len(rows) * field.spec.row_nbytes
+        elif name != "image" and isinstance(field, TableField):
+            for lengths, values in (field.rows(name, rows), *field.lists(name, rows).values()):
+                found += lengths.nbytes + sum(each.nbytes for each in values.values())
+    for row in rows:
+        if isinstance(row.image, bytes):
+            lists = [each for each in (row.restarts, row.entries) if each is not None]
+            found += _FILE_NBYTES + sum(each.nbytes for each in lists)
+    return found // max(1, len(rows))
 
 
 def _try(prepared: Prepared, bad: list[Problem], lost: set[Place]) -> tuple[int, float, float]:
@@ -239,18 +257,20 @@ def _try(prepared: Prepared, bad: list[Problem], lost: set[Place]) -> tuple[int,
     """
     stored: list[bytes] = []
     large: list[float] = []  # by how much each image is larger than what was encoded of it
+    rows: list[EncodedSample] = []
     began = time.perf_counter()
     for encoded in prepared.encoded(max(1, prepared.samples // _TRIED), bad, lost):
         with or_skipped("skip", bad):
             data, times = about(encoded, prepared.format.image)
             stored.append(data)
             large.append(times)
+            rows.append(replace(encoded, image=b"" if isinstance(encoded.image, bytes) else None))
         if time.perf_counter() - began > _TRIED_SECONDS or sum(map(len, stored)) > _TRIED_NBYTES:
             break
     seconds = (time.perf_counter() - began) * sum(large) / max(1, len(stored)) ** 2
     nbytes = sum(round(len(each) * times) for each, times in zip(stored, large, strict=True)) // max(1, len(stored))
     data = b"".join(stored)
-    small = _SMALL + sum(field.spec.row_nbytes for field in of_kind(prepared.format.fields, MaskField).values())
+    nbytes += _nbytes_beside(rows, prepared.format.fields)
     is_compressed = data and prepared.format.fields["image"].one_shape
     compressed = len(Zstd(level=ZSTD_LEVEL).encode(data)) / len(data) if is_compressed else 1.0
-    return nbytes + small, seconds, compressed
+    return nbytes, seconds, compressed

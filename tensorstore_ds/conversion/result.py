@@ -249,9 +249,7 @@ def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:
     what = (
         f"the store has {words.size(nbytes)}, {nbytes / file_nbytes:.1f}x the {words.size(file_nbytes)} of its images"
     )
-    advice = (
-        '`encoding="source"` keeps the files as they are, without `size` and `color`, and a smaller `size` takes less'
-    )
+    advice = '`encoding="source"` keeps the files as they are; with `size` or `color`, `encoding="jpeg"` takes less'
     return [f"{what} as files. {advice}."]
 
 

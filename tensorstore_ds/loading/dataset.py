@@ -479,6 +479,9 @@ class StoreDataset(Samples):
         Raises:
             ValueError: the predicate returns something else.
         """
+        if not callable(predicate):
+            expected = 'a function and its fields, such as filter(lambda label: label == 3, "label")'
+            raise refusal("predicate", expected, repr(predicate))
         rows = self._image_rows
         mask = np.asarray(predicate(*(self.split[name].take(rows) for name in names)))
         if mask.shape != rows.shape or mask.dtype != np.bool_:

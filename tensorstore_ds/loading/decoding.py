@@ -68,6 +68,8 @@ def steps_of(plan: Plan) -> list[Geometry]:
         else:
             names = "RandomResizedCrop, RandomCrop, CenterCrop, Resize, Letterbox, Pad and RandomHorizontalFlip"
             found = f"{type(step).__name__}: use `batch_transform`"
+            if isinstance(step, int | tuple):
+                found = f"{step!r}: use tsds.Resize({step!r})"
             if type(step).__module__.startswith("torchvision."):
                 found = f"torchvision's {type(step).__name__}: use tsds.transforms.{type(step).__name__}"
                 found += "" if type(step).__name__ in f"{names}, Compose" else ", if there is one, as `batch_transform`"
@@ -161,7 +163,8 @@ class DamagedImageError(SourceError):
     @classmethod
     def at(cls, place: int, key: str, error: SourceError) -> Self:
         """Create the error for the image at a position, with its key."""
-        named = cls([replace(problem, where=key) for problem in error.problems], error.advice)
+        advice = 'Check the store with tsds verify. StoreDataset(on_error="replace") loads another sample.'
+        named = cls([replace(problem, where=key) for problem in error.problems], error.advice or advice)
         named.place = place
         return named
 

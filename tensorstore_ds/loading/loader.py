@@ -226,7 +226,7 @@ class DataLoader(data.DataLoader[Batches]):
             collate_fn = collate_fn.collate_fn
         batch_transform = _of_views(batch_transform, dataset)
         numbers = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "seed": seed}
-        _check(dataset, sampler, in_batches, collate, batch_transform, batch_size, num_threads, **numbers)
+        _check(dataset, sampler, shuffle, in_batches, collate, batch_transform, batch_size, num_threads, **numbers)
         _check_buckets(dataset, sampler, batch_sampler)
         _check_padding(dataset, in_batches, collate_fn, collate_images, size_divisor)
         if isinstance(dataset, Subset) and _is_of_samples(dataset) and in_batches and collate_fn is None:
@@ -713,6 +713,7 @@ def _of_views(
 def _check(
     dataset: Dataset[Any],
     sampler: Any,
+    shuffle: Any,
     in_batches: bool,
     collate: Collate,
     batch_transform: TransformsBatches | None,
@@ -733,12 +734,17 @@ def _check(
     for name, value in {**numbers, "num_threads": num_threads}.items():  # torch and the sampler check their ranges
         if value is not None and not isinstance(value, Integral):
             raise refusal(name, "an integer", repr(value))
+    if shuffle is not None and not isinstance(shuffle, bool | np.bool_):
+        raise refusal("shuffle", "True or False", repr(shuffle))
+    if sampler is not None and not hasattr(sampler, "__iter__") and not hasattr(sampler, "__getitem__"):
+        raise refusal("sampler", "a sampler, or a list of rows", repr(sampler))
     if num_threads is not None and num_threads < 1:
         raise refusal("num_threads", "at least 1", f"{num_threads}")
     if batch_transform is None:
         return
-    if not callable(batch_transform):
-        found = f"a {type(batch_transform).__name__}"
+    if isinstance(batch_transform, type) or not callable(batch_transform):
+        is_class = isinstance(batch_transform, type)
+        found = f"the class {batch_transform.__name__}" if is_class else f"a {type(batch_transform).__name__}"
         raise refusal("batch_transform", "a callable, such as Compose of several transforms", found)
     if type(batch_transform).__module__.startswith("torchvision."):
         found = f"torchvision's {type(batch_transform).__name__}, which takes one argument"

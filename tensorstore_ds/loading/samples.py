@@ -263,6 +263,8 @@ class Samples(Dataset[Sample]):
     def transform(self, transform: Callable[..., Sample] | None) -> None:
         self._transform = transform
         self._of_images = image_transform(transform)
+        if transform is not None and not callable(transform):
+            raise refusal("transform", "a function of samples, or None", repr(transform))
         self._check_transform()
         self._draws = transform is not None and _takes_generator(transform)
 

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
@@ -17,6 +17,7 @@ from tsds_cli import text
 from tsds_cli.annex.edit import made, tell_added
 from tsds_cli.messages import Failure, spelled
 from tsds_cli.options import (
+    Choice,
     Command,
     check_png,
     json_option,
@@ -186,9 +187,23 @@ def _show(report: TrainReport) -> None:
 @option_of(TrainOptions, "groups", help="With --fold: as in the training run.")
 @option_of(TrainOptions, "fold_seed", help="With --fold: as in the training run.")
 @option_of(TrainOptions, "device", help="Device to predict on, such as cuda or cpu.")
+@option(
+    "--on-error",
+    type=Choice(("raise", "skip")),
+    default="raise",
+    show_default=True,
+    help="For image files: skip those that cannot be decoded, or stop at the first one.",
+    group="Essential",
+)
 @json_option
 def predict(
-    checkpoint: Path, images: tuple[Path, ...], score: float | None, device: str | None, as_json: bool, **given: Any
+    checkpoint: Path,
+    images: tuple[Path, ...],
+    score: float | None,
+    device: str | None,
+    on_error: Literal["raise", "skip"],
+    as_json: bool,
+    **given: Any,
 ) -> None:
     """Predict classes or objects with a trained CHECKPOINT.
 
@@ -232,7 +247,7 @@ def predict(
         flag = next(iter(flags))
         raise Failure(f"{flag}: expected one store, found images. Name a store, or leave out {flag}.")
     else:
-        predictions = tsds.predict(checkpoint, images, device=device)
+        predictions = tsds.predict(checkpoint, images, device=device, on_error=on_error)
         if as_json:
             text.echo_json([{"path": str(prediction.path), **prediction.says} for prediction in predictions])
             return
@@ -306,6 +321,8 @@ def _nothing_of(objects: list[Any], score: float) -> str:
 
 def _line(prediction: Prediction, score: float) -> str:
     says, parts = prediction.says, []
+    if "error" in says:
+        parts.append(f"skipped: {says['error']}")
     if "class" in says:
         others = ", ".join(f"{o['class']} {o['probability']:.1%}" for o in says["best"][1:3])
         parts.append(f"{says['class']} {says['probability']:.1%}" + (f" ({others})" if others else ""))

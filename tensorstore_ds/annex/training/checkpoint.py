@@ -153,7 +153,8 @@ class LoadedState:
         found = self.state["options"]
         difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
         if difference:
-            raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.")
+            longer = " To train longer, start another run with `weights`." if difference.startswith("`epochs`") else ""
+            raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.{longer}")
         if self.state["batch"] and self.state["ranks"] != ranks and not is_elastic:
             raise TrainingError(
                 f"{self.path}: expected {self.state['ranks']} ranks to go on within an epoch, found {ranks}. "

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_fpn, ssdlite320_mobilenet_v3_large
 from torchvision.models.detection.image_list import ImageList
 from torchvision.ops.misc import FrozenBatchNorm2d
 
-from tensorstore_ds.annex.training.history import first_line
 from tensorstore_ds.annex.training.options import DetectorOptions
-from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.loading.augment.fitting import Letterbox
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.collate import map_tensors
@@ -27,8 +22,6 @@ SMALL_IMAGE = 320 * 640
 PROPOSALS = {"rpn_pre_nms_top_n_test": 150, "rpn_post_nms_top_n_test": 150}
 #: Regions per image that a Faster R-CNN learns from.
 REGIONS = 512
-#: Names of the weights that depend on the number of classes, by what they contain.
-HEADS = ("roi_heads.box_predictor.", "head.classification_head.")
 
 
 class WholeBatch(nn.Module):
@@ -90,61 +83,6 @@ def _freeze_norms(model: nn.Module) -> None:
             if isinstance(child, nn.BatchNorm2d):
                 frozen = FrozenBatchNorm2d(child.num_features, child.eps)
                 setattr(module, name, frozen.to(child.running_mean.device))  # type: ignore[union-attr]
-
-
-# --- weights ----------------------------------------------------------------------------------------------------
-
-
-def load_weights(model: nn.Module, path: Path) -> str:
-    """Load a file of weights into a detector; returns a line about layers that stay random, or an empty text."""
-    weights, own = _read(path), model.state_dict()
-    # Frozen norms have no count of batches, and nothing else needs it.
-    weights = {
-        name: value for name, value in weights.items() if name in own or not name.endswith("num_batches_tracked")
-    }
-    weights |= {name: own[name] for name in own if name.endswith("num_batches_tracked") and name not in weights}
-    expected = "expected the weights of the model"
-    if strange := sorted(own.keys() ^ weights.keys()):
-        which = "lacks" if strange[0] in own else "also has"
-        raise OptionError(
-            f"{path}: {expected}, found a file that {which} {one_line(strange[0])[:100]}. Choose its `model`."
-        )
-    other = [name for name, value in weights.items() if value.shape != own[name].shape]
-    for name in other:
-        if not name.startswith(HEADS):
-            found, shape = tuple(weights[name].shape), tuple(own[name].shape)
-            raise OptionError(f"{path}: {expected}, {name} {shape}, found {found}. Choose its `model`.")
-        weights[name] = own[name]
-    if broken := next((n for n, v in weights.items() if v.is_floating_point() and not v.isfinite().all()), None):
-        raise OptionError(f"{path}: expected numbers, found NaN or infinity in {broken}. Use another file.")
-    model.load_state_dict(weights)
-    return (
-        f"{path} has another number of classes: {len(other)} tensors that predict them begin at random" if other else ""
-    )
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name."""
-    try:
-        if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            data: Any = load_file(path)
-        else:
-            data = torch.load(path, map_location="cpu", weights_only=True)
-        for inside in ("weights", "model"):  # of a checkpoint, of `tsds train` or torchvision's reference script
-            if isinstance(data, Mapping) and isinstance(data.get(inside), Mapping):
-                data = data[inside]
-        if not isinstance(data, Mapping) or not data or not all(type(value) is Tensor for value in data.values()):
-            raise ValueError("no tensors by name")
-        return dict(data)
-    except ImportError:
-        raise OptionError(f"{path}: safetensors is not installed: pip install safetensors") from None
-    except Exception as error:  # whatever a damaged file makes a reader stumble over
-        raise OptionError(
-            f"`weights`: expected a state dict of torch or safetensors, found {path}, which cannot be read "
-            f"({first_line(error)}). Use another file."
-        ) from error
 
 
 # --- where images lie -------------------------------------------------------------------------------------------

@@ -62,9 +62,10 @@ class TrainProgress:
         metrics = " ".join(f"{name} {value:.3f}" for name, value in self.metrics.items())
         memory = "" if self.device_memory is None else f" · {words.size(self.device_memory)}"
         core = "" if self.core_share is None else f" · on a core {self.core_share:.0%}"
+        left = f" · {words.duration(self.seconds_left)} left" if self.seconds_left else ""
         return (
             f"{self.batch:,}/{self.batches:,} · {metrics} · {self.samples_per_second:,.0f}/s"
-            f" · waited {self.wait_share:.0%}{core}{memory} · {words.duration(self.seconds_left)} left"
+            f" · waited {self.wait_share:.0%}{core}{memory}{left}"
         )
 
 

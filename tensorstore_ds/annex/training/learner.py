@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tensorstore_ds.annex.augment.mixing import CutMix, Mixing, Mixup
-from tensorstore_ds.annex.training.detector import load_weights
 from tensorstore_ds.annex.training.models import build
 from tensorstore_ds.annex.training.options import ModelOptions, Optimizer, Precision, TrainOptions
 from tensorstore_ds.annex.training.recipe import completed
 from tensorstore_ds.annex.training.tasks import Batch, Classification, MultiLabel, Sums, Task
+from tensorstore_ds.annex.training.weights import load_weights
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import map_tensors
 

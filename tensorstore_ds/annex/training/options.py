@@ -199,7 +199,7 @@ class TrainOptions:
     )
     weights: Path | None = option(
         "Start from the weights in this file: a state dict of torch or safetensors, or the checkpoint of a run. If "
-        "its classes differ, the layers that predict classes start from random weights. Detectors only.",
+        "its classes differ, the layers that predict classes start from random weights.",
         default=None,
         shown="random weights",
         group="Essential",
@@ -398,8 +398,6 @@ class TrainOptions:
             raise refusal("model", f"a vision transformer, one of {', '.join(get_args(Preset))}", self.model)
         small = max(image_size) <= SMALL_IMAGE
         preset = PRESETS[("seed" if small else "tiny") if self.model == "auto" else self.model]
-        if self.weights is not None:
-            raise refusal("weights", "a detector to load weights into", f"a vision transformer, `model={self.model}`")
         names = ("image_size", "patch_size", "width", "depth", "heads", "mlp_width", "dropout")
         changes = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         return ViTOptions(**{"image_size": image_size, "channels": channels, **preset, **changes})

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -48,12 +48,17 @@ class Prediction:
     #: The result, by name. For classification, it contains `class`, `probability` and the `best` five classes. For
     #: several labels, it contains `classes`, with a probability above 0.5, and all `probabilities`. For keypoints, it
     #: contains `keypoints`, x and y by name, in pixels of the image after its orientation is applied. For detection, it
-    #: contains `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels.
+    #: contains `objects`, each with `class`, `score` and `box`, x1 y1 x2 y2 in these pixels. Of a skipped image, it
+    #: contains only `error`.
     says: Mapping[str, Any]
 
 
 def predict(
-    checkpoint: str | os.PathLike[str], images: Iterable[str | os.PathLike[str]], *, device: str | None = None
+    checkpoint: str | os.PathLike[str],
+    images: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    device: str | None = None,
+    on_error: Literal["raise", "skip"] = "raise",
 ) -> Iterator[Prediction]:
     """Predict image files with a checkpoint of `train`.
 
@@ -67,8 +72,11 @@ def predict(
 
     Args:
         checkpoint: path of `best.pt` or `last.pt` of a run.
-        images: paths of image files, or of folders, whose image files are predicted in the order of their names.
+        images: path of an image file, or of a folder, whose image files are predicted in the order of their names. Or
+            several such paths.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
+        on_error: how to treat an image that cannot be read or decoded. ``raise`` raises the error. ``skip`` yields the
+            message as `error`, and continues.
 
     Yields:
         A prediction per image, in this order.
@@ -88,24 +96,29 @@ def predict(
             f"{max(card.mean):g}. Use a checkpoint of a run on 8-bit images."
         )
     prepare = Compose([fitted(card.vit), Normalize(card.mean, card.std)])
-    paths = [path for given in images for path in _files(user_path(given))]
+    several = [images] if isinstance(images, str | os.PathLike) else images
+    paths = [path for given in several for path in _files(user_path(given))]
     for first in range(0, len(paths), BATCH):
         part = paths[first : first + BATCH]
         with quiet_pillow():
-            read = [_read(path, card) for path in part]
-        batch = torch.from_numpy(np.stack([pixels for pixels, _ in read])).permute(0, 3, 1, 2).to(place_of)
-        with torch.inference_mode():
-            outputs = model(prepare({"image": batch})["image"])
-        values = outputs if isinstance(outputs, torch.Tensor) else [out["scores"] for out in outputs]
-        numbers = [bool((each.float() * max(card.image_size)).isfinite().all()) for each in values]
-        if not all(numbers):
-            raise TrainingError(
-                f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
-                f"{part[numbers.index(False)]}. Use another checkpoint, of a run whose loss is a number."
-            )
-        answers = card.task.predictions(outputs, card.image_size)
-        for path, answer, (_, placement) in zip(part, answers, read, strict=True):
-            yield Prediction(path, _placed_back(answer, placement, card))
+            tried = [_tried(path, card, on_error) for path in part]
+        good = [(path, *each) for path, each in zip(part, tried, strict=True) if not isinstance(each, str)]
+        answers: Iterator[Mapping[str, Any]] = iter(())
+        if good:
+            pixels = torch.from_numpy(np.stack([each for _, each, _ in good])).permute(0, 3, 1, 2).to(place_of)
+            with torch.inference_mode():
+                outputs = model(prepare({"image": pixels})["image"])
+            values = outputs if isinstance(outputs, torch.Tensor) else [out["scores"] for out in outputs]
+            numbers = [bool((each.float() * max(card.image_size)).isfinite().all()) for each in values]
+            if not all(numbers):
+                raise TrainingError(
+                    f"{os.fspath(checkpoint)}: expected a model that says numbers, found NaN or infinity of "
+                    f"{good[numbers.index(False)][0]}. Use another checkpoint, of a run whose loss is a number."
+                )
+            answers = iter(card.task.predictions(outputs, card.image_size))
+        for path, each in zip(part, tried, strict=True):
+            says = {"error": each} if isinstance(each, str) else _placed_back(next(answers), each[1], card)
+            yield Prediction(path, says)
 
 
 def _files(path: Path) -> list[Path]:
@@ -163,6 +176,16 @@ def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
             f"{split.name}: expected the classes of the model, {', '.join(classes[:5])}, found "
             f"{', '.join(known[:5])}. Bring them together with tsds relabel."
         )
+
+
+def _tried(path: Path, card: ModelCard, on_error: Literal["raise", "skip"]) -> tuple[NDArray[Any], Placement] | str:
+    """Pixels and placement of an image, or the message of its error if that is skipped."""
+    try:
+        return _read(path, card)
+    except SourceError as error:
+        if on_error != "skip":
+            raise
+        return error.problems[0].message
 
 
 def _read(path: Path, card: ModelCard) -> tuple[NDArray[Any], Placement]:

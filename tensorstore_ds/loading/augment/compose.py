@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -57,9 +57,12 @@ class Compose(OfBatches):
 
     def __init__(self, transforms: Sequence[nn.Module], *, seed: int = 0, compile: bool | str = False) -> None:
         super().__init__()
+        expected = "a list of batch transforms, such as [tsds.RandomHorizontalFlip()]"
+        if not isinstance(transforms, Iterable):
+            raise refusal("transforms", expected, f"a {type(transforms).__name__}")
         if wrong := [each for each in transforms if not isinstance(each, nn.Module)]:
             found = f"{getattr(wrong[0], '__name__', type(wrong[0]).__name__)}: pass functions as `batch_transform`"
-            raise refusal("transforms", "a list of batch transforms, such as [tsds.RandomHorizontalFlip()]", found)
+            raise refusal("transforms", expected, found)
         self.transforms = nn.ModuleList(transforms)
         self._check_order()
         self.seed = seed

@@ -24,6 +24,7 @@ from tensorstore_ds.loading.augment.base import (
 from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.augment.values import unit, white_of
 from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits
 
@@ -95,6 +96,8 @@ class Normalize(OfBatches):
             OptionError: the store contains no statistics, because its images were not decoded or have different numbers
                 of channels. Or a channel is constant.
         """
+        if not isinstance(split, Split):
+            raise refusal("split", 'a split, such as dataset.split or store["train"]', f"a {type(split).__name__}")
         channels = split.channel_moments
         if channels is None or not min(channels[1], default=0) > 0:
             found = f"std {channels[1]}" if channels is not None else "none in the statistics of the store"
