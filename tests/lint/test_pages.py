@@ -55,6 +55,7 @@ NOT_RUN = {
     "docs/sources.md: kitten = cat": "a class map; test_source_joined.py reads one",
     "docs/sharing.md: $ tsds serve": "runs until Ctrl-C; test_cli_serve.py starts and stops it",
     "docs/clusters.md: JOB=": "cluster/test_slurm.py submits such jobs",
+    "docs/training.md: $ python -c": "downloads weights; test_vit.py loads such a file",
     "docs/resuming.md: #SBATCH": "a job for Slurm; its last line is run above it on the page",
     "README.md: make demo": "installs",
     "README.md: pip install": "installs; the commands after it are those of docs/quickstart.md and docs/training.md",
