@@ -90,9 +90,9 @@ def _read(store: Path, loading: bool, ready: Any, stop: Any) -> None:
         pass
     opened = tsds.open(store)
     for name in opened if not loading else ():
-        split = opened[name]
-        for rows in split["image"]._pieces(0, len(split)):
-            rows.reshape(-1)[::4096].sum(dtype=np.int64)
+        images = opened[name].column("image")
+        for shard in range(images.shards):
+            images.part(shard)[:].reshape(-1)[::4096].sum(dtype=np.int64)
     ready.release()
     stop.wait()
 

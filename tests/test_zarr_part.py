@@ -16,6 +16,7 @@ from small_stores import INVALID
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.chunks import compress_array, decompress_chunk, frame_problem
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.reading.mirror_file import MirroredPart
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
 CONTENTS = st.binary(min_size=1, max_size=400) | st.builds(
@@ -151,10 +152,13 @@ def test_a_row_fetches_no_more_than_its_own(tmp_path: Path) -> None:
     fetched: list[tuple[list[int], list[int]]] = []
 
     class Fetches:
+        rows = 10
+
         def fetch_rows(self, starts: Any, stops: Any) -> None:
             fetched.append((starts.tolist(), stops.tolist()))
 
-    found = ZarrPart("0", geometry, lambda: (tmp_path / "0").open("rb"), Fetches())
+    file: Any = Fetches()
+    found = MirroredPart(file, ZarrPart("0", geometry, lambda: (tmp_path / "0").open("rb")))
     assert found[9] == 9
     assert fetched == [([9], [10])]
     assert found[3:7].tolist() == [3, 4, 5, 6]

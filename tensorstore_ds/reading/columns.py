@@ -21,8 +21,8 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.reading.checks import offsets_problem
 from tensorstore_ds.reading.mapping import MAPS, read_randomly, will_need
-from tensorstore_ds.reading.mirror_file import MirroredArray, pool
-from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.reading.mirror_file import MirroredPart, pool
+from tensorstore_ds.reading.zarr_part import LocalPart, ZarrPart
 
 #: Arrays of at least this size begin at a page.
 LARGE_NBYTES = 64 * 1024
@@ -115,8 +115,8 @@ class Column:
                 if self.is_random:
                     self._advise(part)
             self._parts[shard] = part
-        if isinstance(part, MirroredArray) and part.is_whole:
-            part = self._parts[shard] = part.array
+        if isinstance(part, MirroredPart) and part.is_whole:
+            part = self._parts[shard] = part.local
         return part
 
     def _let_go(self) -> None:
@@ -129,9 +129,8 @@ class Column:
 
     def _mapped(self, shard: int) -> NDArray[Any] | None:
         """Return the map of one shard, with holes where rows were not downloaded yet, or None if it is compressed."""
-        part = self.part(shard)
-        array = part.array if isinstance(part, MirroredArray) else part
-        return array if isinstance(array, np.ndarray) else None
+        part = _local(self.part(shard))
+        return part if isinstance(part, np.ndarray) else None
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
         """Download the rows [start, stop) of each pair, (n,) each, if the store was opened by URL and they are missing.
@@ -152,19 +151,20 @@ class Column:
 
         def fetch(shard: int) -> None:
             part, begin = self.part(shard), self._edges[shard]
-            if not isinstance(part, np.ndarray):
+            if isinstance(part, MirroredPart):
                 inside = (first <= shard) & (shard <= last)
                 end = self._edges[shard + 1] - begin
                 part.fetch((starts[inside] - begin).clip(0, end), (stops[inside] - begin).clip(0, end))
 
         shards = np.unique(first) if (first == last).all() else np.arange(first.min(), last.max() + 1)
-        missing = [i for i in shards.tolist() if not isinstance(self._parts.get(i), np.ndarray)]
+        missing = [i for i in shards.tolist() if isinstance(self._parts.get(i), MirroredPart | None)]
         if len(missing) == 1:
             fetch(missing[0])
         elif missing:
             _ = list(pool("shards").map(fetch, missing))
         parts = self._parts  # once: another thread may let go of them
-        if len(parts) == self.shards and all(isinstance(part, np.ndarray) or part.is_whole for part in parts.values()):
+        mirrored = (part for part in parts.values() if isinstance(part, MirroredPart))
+        if len(parts) == self.shards and all(part.is_whole for part in mirrored):
             self._is_remote = False
 
     def _read_randomly(self) -> None:
@@ -175,8 +175,7 @@ class Column:
 
     @staticmethod
     def _advise(part: ColumnPiece) -> None:
-        array = part.array if isinstance(part, MirroredArray) else part
-        if isinstance(array, np.ndarray):
+        if isinstance(array := _local(part), np.ndarray):
             read_randomly(array)
 
     def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
@@ -190,12 +189,11 @@ class Column:
         nbytes = requests = 0
         for shard in np.flatnonzero(np.diff(bounds)).tolist():
             here, edge = slice(bounds[shard], bounds[shard + 1]), self._edges[shard]
-            part, begins, ends = self.part(shard), starts[here] - edge, stops[here] - edge
+            part, begins, ends = _local(self.part(shard)), starts[here] - edge, stops[here] - edge
             if isinstance(part, ZarrPart):
                 asked = part._will_need(begins, ends)
             else:
-                array = part.array if isinstance(part, MirroredArray) else part
-                asked = will_need(array, begins * self.spec.row_nbytes, ends * self.spec.row_nbytes)
+                asked = will_need(part, begins * self.spec.row_nbytes, ends * self.spec.row_nbytes)
             nbytes, requests = nbytes + asked[0], requests + asked[1]
         return nbytes, requests
 
@@ -221,14 +219,6 @@ class Column:
             shard = bisect.bisect_right(self._edges, row) - 1
             return self.part(shard)[row - self._edges[shard]]
         return self.take(item)
-
-    def _pieces(self, start: int, stop: int) -> list[NDArray[Any]]:
-        """Return the rows ``[start, stop)``, both in [0, len], as one view or decompressed copy for each shard."""
-        if stop <= start:
-            return []
-        if self._is_remote:
-            self.fetch(np.array([start]), np.array([stop]))
-        return [self._piece(i, start, stop) for i in self._shards_of(start, stop)]
 
     def take(self, rows: ArrayLike, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Copy rows, in any order and with repetitions, with one gather, like `numpy.take` along axis 0.
@@ -272,7 +262,7 @@ class Column:
             return out
         flat = checked_rows(flat, len(self), self._name)
         if self.shards == 1:
-            _take(self.part(0), flat, target)
+            _take(_local(self.part(0)), flat, target)
         elif rows.size:
             self._take_from_shards(flat, target)
         return out
@@ -312,21 +302,20 @@ class Column:
                 native.core.add(table, shard, array)
         return all(array is not None for array in arrays.values()) and call(table) == len(rows)
 
-    def _shards_of(self, start: int, stop: int) -> range:
-        """The shards with the rows [start, stop), which must not be empty."""
-        return range(bisect.bisect_right(self._edges, start) - 1, bisect.bisect_right(self._edges, stop - 1))
-
     def _piece(self, shard: int, start: int, stop: int) -> NDArray[Any]:
         edge = self._edges[shard]
         return self.part(shard)[max(start - edge, 0) : stop - edge]
 
     def _slice(self, start: int, stop: int) -> NDArray[Any]:
-        shards = self._shards_of(start, stop) if start < stop else range(0)
-        if len(shards) <= 1:
-            return next(iter(self._pieces(start, stop)), np.empty((0, *self.spec.shape), self.dtype))
-        check_fits(self._name, (stop - start) * self.spec.row_nbytes)
+        if stop <= start:
+            return np.empty((0, *self.spec.shape), self.dtype)
+        shards = range(bisect.bisect_right(self._edges, start) - 1, bisect.bisect_right(self._edges, stop - 1))
+        if len(shards) > 1:
+            check_fits(self._name, (stop - start) * self.spec.row_nbytes)
         if self._is_remote:
             self.fetch(np.array([start]), np.array([stop]))
+        if len(shards) == 1:
+            return self._piece(shards[0], start, stop)
         out, done = aligned_empty((stop - start, *self.spec.shape), self.dtype), 0
         for shard in shards:  # one at a time: there may be more than the system lets a process map
             piece = self._piece(shard, start, stop)
@@ -339,7 +328,7 @@ class Column:
         order = np.argsort(owners, kind="stable")
         for where in np.split(order, np.flatnonzero(np.diff(owners[order])) + 1):
             shard = int(owners[where[0]])
-            part = self.part(shard)
+            part = _local(self.part(shard))
             local = rows[where] - self._starts[shard]
             if isinstance(part, np.ndarray) and self.spec.row_nbytes >= LARGE_ROW_NBYTES:
                 for target, row in zip(where.tolist(), local.tolist(), strict=True):
@@ -578,7 +567,11 @@ def array_columns(name: str, column: Column | RaggedColumn) -> dict[str, Column]
     return columns
 
 
-ColumnPiece = NDArray[Any] | ZarrPart | MirroredArray
+ColumnPiece = LocalPart | MirroredPart
+
+
+def _local(part: ColumnPiece) -> LocalPart:
+    return part.local if isinstance(part, MirroredPart) else part
 
 
 def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
@@ -594,7 +587,7 @@ def aligned_empty(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     return buffer[start : start + nbytes].view(dtype).reshape(shape)
 
 
-def _take(part: ColumnPiece, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
+def _take(part: LocalPart, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
     if isinstance(part, np.ndarray):
         # Without a mode np.take checks every index while it copies into a buffer of its own: 5x slower.
         np.take(part, rows, axis=0, out=out, mode="clip")

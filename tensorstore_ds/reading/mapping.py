@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from tensorstore_ds.errors import Problem, ResourceError
+from tensorstore_ds.reading.store_files import Identity, identity_of
 
 _MAP_FIXED = 0x10  # of Linux and macOS
 #: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom
@@ -29,8 +30,6 @@ _MAP_FIXED = 0x10  # of Linux and macOS
 STEP_NBYTES = 128 * 1024
 _SHORT = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 _PIECE = 64 * 1024
-
-_Identity = tuple[int, int, int, int]
 
 
 class Holder(Protocol):
@@ -124,7 +123,7 @@ MAPS = Maps(maps_limit())
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=lambda: MAPS.after_fork())
 
-_whole: weakref.WeakValueDictionary[_Identity, mmap.mmap] = weakref.WeakValueDictionary()
+_whole: weakref.WeakValueDictionary[Identity, mmap.mmap] = weakref.WeakValueDictionary()
 
 
 def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset: int = 0) -> NDArray[Any]:
@@ -139,7 +138,7 @@ def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset:
         raise ValueError(f"expected {offset + nbytes} bytes to map, found fewer")
     if not nbytes:
         return np.empty(shape, dtype)
-    identity, start = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), 0
+    identity, start = identity_of(status), 0
     mapped = _whole.get(identity)
     if mapped is None:
         MAPS.before_one_more()

@@ -24,13 +24,12 @@ from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.reading.checks import check_listing
 from tensorstore_ds.reading.columns import ColumnPiece
-from tensorstore_ds.reading.mapping import map_array
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
 from tensorstore_ds.reading.mirror_file import (
     REQUEST_NBYTES,
     SMALL_NBYTES,
-    MirroredArray,
     MirroredFile,
+    MirroredPart,
     forked,
     gone,
     keep,
@@ -47,7 +46,7 @@ from tensorstore_ds.reading.store_files import (
     read_slice,
     shards_of,
 )
-from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.reading.zarr_part import open_part
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
@@ -121,11 +120,9 @@ class Mirror(StoreFiles):
         else:
             mirrored = self._file(name, geometry, file)
         open_data = functools.partial(open_file, self.folder, name) if mirrored is None else mirrored.open
-        if geometry.layout == "zarr":
-            return ZarrPart(name, geometry, open_data, mirrored)
-        with kept_in(self.folder), open_data() as opened:
-            mapped = map_array(opened, geometry.spec.dtype, geometry.shape)
-        return mapped if mirrored is None else MirroredArray(mirrored, mapped)
+        with kept_in(self.folder):
+            part = open_part(name, geometry, open_data)
+        return part if mirrored is None else MirroredPart(mirrored, part)
 
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Download all that is missing, which makes the folder a store; raises as `open`."""

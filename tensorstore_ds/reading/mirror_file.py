@@ -30,7 +30,7 @@ from tensorstore_ds.errors import FormatError, OutputError, Problem, TsdsError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.reading.store_files import open_file
-from tensorstore_ds.reading.zarr_part import read_index
+from tensorstore_ds.reading.zarr_part import LocalPart, read_index
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
@@ -69,7 +69,7 @@ class MirroredFile:
     """
 
     def __init__(self, home: Home, name: str, geometry: ArrayGeometry, file: File, marks: Path) -> None:
-        self.path = home.folder / name
+        self.path, self.rows = home.folder / name, geometry.rows
         self._home, self._name, self._geometry, self._file = home, name, geometry, file
         self._path_of_marks = marks
         self._etag: str | None = None
@@ -360,21 +360,16 @@ class MirroredFile:
         return f"The store at {self._home.server.url} is damaged, or was replaced. Have it written there again."
 
 
-class MirroredArray:
-    """One shard's array in the layout `memmap` of a store by URL. Only downloaded rows of `array` may be read."""
+class MirroredPart:
+    """One shard's part of an array of a store by URL. Only downloaded rows of `local` may be read."""
 
-    def __init__(self, file: MirroredFile, array: NDArray[Any]) -> None:
-        self.array = array
+    def __init__(self, file: MirroredFile, local: LocalPart) -> None:
+        self.local = local
         self._file = file
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return self.array.shape
-
-    @property
     def is_whole(self) -> bool:
-        """Whether all of `array` may be read."""
+        """Whether all of `local` may be read."""
         return self._file.is_whole
 
     def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
@@ -382,15 +377,10 @@ class MirroredArray:
         self._file.fetch_rows(starts, stops)
 
     def __getitem__(self, item: int | slice) -> Any:
-        """A row in [0, rows), or rows of a slice without step: views of the map."""
-        start, stop = item.indices(len(self.array))[:2] if isinstance(item, slice) else (item, item + 1)
+        """A row in [0, rows), or rows of a slice without step, as `local` gives them."""
+        start, stop = item.indices(self._file.rows)[:2] if isinstance(item, slice) else (item, item + 1)
         self.fetch(np.array([start]), np.array([stop]))
-        return self.array[item]
-
-    def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
-        """Copy rows, (n,) in [0, rows), into `out`."""
-        self.fetch(rows, rows + 1)
-        np.take(self.array, rows, axis=0, out=out, mode="clip")
+        return self.local[item]
 
 
 def keep(path: Path, data: bytes | memoryview, temporary: Path) -> None:

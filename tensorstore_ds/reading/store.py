@@ -30,13 +30,13 @@ from tensorstore_ds.format.statistics import absent_keypoints, parse_summary
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.checks import Listings, check_data_files, check_metadata, check_root_files
 from tensorstore_ds.reading.columns import Column, ColumnPiece, RaggedColumn, array_columns
-from tensorstore_ds.reading.mapping import map_array, note_of_maps
+from tensorstore_ds.reading.mapping import note_of_maps
 from tensorstore_ds.reading.mirror import Mirror, open_url
 from tensorstore_ds.reading.mirror_cache import Cache
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.packed_files import find_files
-from tensorstore_ds.reading.store_files import Origin, StoreFiles, damage, size_of, start_of
-from tensorstore_ds.reading.zarr_part import ZarrPart
+from tensorstore_ds.reading.store_files import Origin, StoreFiles, damage, size_of
+from tensorstore_ds.reading.zarr_part import open_part
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 
@@ -640,13 +640,8 @@ class Split:
         if not geometry.rows:
             return np.empty(geometry.shape, geometry.spec.dtype)
         name, data = f"{directory}/{geometry.data_path}", f"{path}/{geometry.data_path}"
-        is_compressed = geometry.layout == "zarr"
-        size = self._sizes[index][data] if is_compressed else geometry.file_nbytes[0]
-        open_data = functools.partial(_open_data, files, name, size)
-        if is_compressed:
-            return ZarrPart(name, geometry, open_data)
-        with open_data() as file:
-            return map_array(file, geometry.spec.dtype, geometry.shape, start_of(file))
+        size = self._sizes[index][data] if geometry.layout == "zarr" else geometry.file_nbytes[0]
+        return open_part(name, geometry, functools.partial(_open_data, files, name, size))
 
     @functools.cached_property
     def _is_compressed(self) -> bool:

@@ -1,11 +1,11 @@
-"""One shard's array in the layout `zarr`: found through its index, and decompressed within limits of memory."""
+"""One shard's array on this disk: mapped, or found through its index and decompressed within limits of memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 from collections.abc import Callable
-from typing import IO, Any, Protocol
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,52 +14,25 @@ from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry, decode_index
 from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.machine import check_fits
-from tensorstore_ds.reading.mapping import ask
+from tensorstore_ds.reading.mapping import ask, map_array
 from tensorstore_ds.reading.store_files import size_of, start_of
-
-
-class Fetches(Protocol):
-    """A file whose rows may have to be downloaded first."""
-
-    is_whole: bool  #: whether no row is missing
-
-    def fetch_rows(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Download the rows [start, stop) of each pair if they are missing."""
 
 
 class ZarrPart:
     """One shard's array in the layout `zarr`. Its file is opened for each access, because a store can have many.
 
     `entries` is (chunks, 2), offset and size of every chunk in the file. `open_file` opens the data file of the opened
-    store only. `fetches` is the same file if rows may have to be downloaded. Raises `FormatError` if the index is
-    damaged or points outside the file (`shard-index`). Reading raises it for a chunk that is not exactly one Zstandard
-    frame of its size (`checksum`) or needs too much memory (`too-large`).
+    store only. Raises `FormatError` if the index is damaged or points outside the file (`shard-index`). Reading raises
+    it for a chunk that is not exactly one Zstandard frame of its size (`checksum`) or needs too much memory
+    (`too-large`).
     """
 
-    def __init__(
-        self, name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]], fetches: Fetches | None = None
-    ) -> None:
+    def __init__(self, name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]]) -> None:
         self._name = name
-        self._fetches = fetches
         self._geometry = geometry
         self._open = open_file
         with open_file() as file:
             self.entries = read_index(file, name, geometry)
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the array."""
-        return self._geometry.shape
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all rows may be read."""
-        return self._fetches is None or self._fetches.is_whole
-
-    def fetch(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> None:
-        """Download the rows [start, stop) of each pair if the store was opened by URL."""
-        if self._fetches is not None:
-            self._fetches.fetch_rows(starts, stops)
 
     def _will_need(self, starts: NDArray[np.int64], stops: NDArray[np.int64]) -> tuple[int, int]:
         """Ask the system to read the chunks with these rows [start, stop); returns as `mapping.will_need`."""
@@ -82,7 +55,6 @@ class ZarrPart:
         """A row in [0, rows), or rows of a slice without step; read-only, like a memory map."""
         if not isinstance(item, slice):
             chunk, row = divmod(item, self._geometry.chunk_rows)
-            self.fetch(np.array([item]), np.array([item + 1]))
             with self._open() as file:
                 value = np.array(self.chunk(file, chunk)[row])
         else:
@@ -93,7 +65,6 @@ class ZarrPart:
 
     def take(self, rows: NDArray[np.int64], out: NDArray[Any]) -> None:
         """Copy rows, (n,) in [0, rows), into `out`; each chunk is read once."""
-        self.fetch(rows, rows + 1)
         owners = rows // self._geometry.chunk_rows
         order = np.argsort(owners, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(owners[order])) + 1)
@@ -120,7 +91,6 @@ class ZarrPart:
         geometry = self._geometry
         check_fits(self._name, (stop - start) * geometry.spec.row_nbytes)
         out = np.empty((stop - start, *geometry.spec.shape), geometry.spec.dtype)
-        self.fetch(np.array([start]), np.array([stop]))
         first, last = start // geometry.chunk_rows, -(-stop // geometry.chunk_rows)
         with self._open() as file:
             for i in range(first, last if stop > start else first):
@@ -128,6 +98,17 @@ class ZarrPart:
                 piece = self.chunk(file, i)[max(start - begin, 0) : stop - begin]
                 out[max(begin - start, 0) :][: len(piece)] = piece
         return out
+
+
+LocalPart = NDArray[Any] | ZarrPart
+
+
+def open_part(name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[bytes]]) -> LocalPart:
+    """One shard's array, which has rows, from its open data file; raises as `ZarrPart`."""
+    if geometry.layout == "zarr":
+        return ZarrPart(name, geometry, open_file)
+    with open_file() as file:
+        return map_array(file, geometry.spec.dtype, geometry.shape, start_of(file))
 
 
 def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[np.uint64]:

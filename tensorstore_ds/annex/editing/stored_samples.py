@@ -100,8 +100,8 @@ def copy_arrays(store: Store, split: str, index: int, fields: Iterable[str], fol
         for array, column in array_columns(field, store[split][field]).items():
             path = raw_path(folder, array)
             path.parent.mkdir(parents=True, exist_ok=True)
-            part = column.part(index)
+            first, last = column.starts[index : index + 2].tolist()
             step = max(1, COPY_NBYTES // max(1, column.spec.row_nbytes))
             with path.open("wb") as file:
-                for start in range(0, part.shape[0], step):
-                    file.write(part[start : min(start + step, part.shape[0])].tobytes())
+                for start in range(first, last, step):
+                    file.write(column[start : min(start + step, last)].tobytes())
