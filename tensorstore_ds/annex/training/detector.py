@@ -91,7 +91,7 @@ def _freeze_norms(model: nn.Module) -> None:
 def letterboxed_back(boxes: NDArray[np.float64], sizes: ArrayLike, canvas: tuple[int, int]) -> NDArray[np.float64]:
     """Boxes (n, 4) of a `Letterbox` in pixels of their images, clipped; `sizes` are (height, width) or (n, 2)."""
     size = np.reshape(sizes, (-1, 2))
-    placed = Letterbox(canvas)._place(Placements.whole(size), np.zeros(len(size), np.uint64))
+    placed = Letterbox(canvas)._placed(Placements.whole(size), {})
     zoom, offset = placed.zoom[:, None, ::-1], placed.offset[:, None, ::-1]
     moved = (boxes.reshape(-1, 2, 2) - offset) / zoom
     return moved.clip(0, size[:, None, ::-1].astype(float)).reshape(-1, 4)

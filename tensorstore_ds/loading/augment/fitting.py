@@ -13,14 +13,11 @@ from torch.nn import functional
 from tensorstore_ds.loading.augment.arguments import MOST_SIDE, sides_of, size_of, visibility
 from tensorstore_ds.loading.augment.base import Params, Size
 from tensorstore_ds.loading.augment.geometry import Geometry
-from tensorstore_ds.loading.augment.objects import place_objects
 from tensorstore_ds.loading.augment.pixels import mask_fill_of, memory_format_of, resized_crop_nearest
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.augment.values import BITS
 from tensorstore_ds.loading.buffers import BufferPool
-from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
-from tensorstore_ds.seeding import Bits
 
 
 class Fitted(NamedTuple):
@@ -34,10 +31,6 @@ class Fitted(NamedTuple):
 
 class Fitting(Geometry):
     """Base class of steps without random numbers. The position of an image depends only on its size."""
-
-    def make_params(self, keys: Bits, size: Size) -> Params:
-        """Return no parameters."""
-        return {}
 
     def _size_after(self, size: Size) -> Size:
         fitted: Fitted = self._fitted(*size)
@@ -66,16 +59,10 @@ class Fitting(Geometry):
             masks = resized_crop_nearest(masks, boxes, placed.resized)
         return _laid(masks, placed, mask_fill_of(masks, None))
 
-    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        return place_objects(objects, self._placed(size, len(objects)))
-
-    def _placed(self, size: Size, samples: int = 1) -> Placements:
-        return self._place(Placements.whole([size] * samples), np.empty(samples, np.uint64))
-
     @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # torch.compile takes its numbers as they are
     def _fitted(self, height: int, width: int) -> Fitted:
         """Return the placement of images of this size."""
-        placed = self._placed((height, width))
+        placed = self._placed(Placements.whole((height, width)), {})
         resized, offset, canvas = (
             (int(pairs[0, 0]), int(pairs[0, 1])) for pairs in (placed.resized, placed.offset, placed.size)
         )
@@ -113,7 +100,7 @@ class Resize(Fitting):
         if max_size is not None and (not keeps_aspect or not height < max_size <= MOST_SIDE):
             raise refusal("max_size", "more than `size`, which is one number", max_size)
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
+    def _placed(self, placements: Placements, params: Params) -> Placements:
         if not isinstance(self.size, int):
             return placements.resize(self.size)
         old = placements.size
@@ -163,7 +150,7 @@ class ResizeToPatches(Fitting):
             found = f"{min_patches} and {max_patches}"
             raise refusal("max_patches", "1 or more, and at least the smallest number", found)
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
+    def _placed(self, placements: Placements, params: Params) -> Placements:
         sides = placements.size / self.patch_size
         whole, count = np.rint(sides).clip(1), sides.prod(axis=1, keepdims=True)
         fewer = np.floor(sides * np.sqrt(self.max_patches / count)).clip(1, self.max_patches)
@@ -197,7 +184,7 @@ class CenterCrop(Fitting):
         self.fill = fill
         self.min_visibility = visibility(min_visibility)
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
+    def _placed(self, placements: Placements, params: Params) -> Placements:
         lacking = (self.size - placements.size).clip(0)
         padded = placements.pad(lacking // 2, (lacking + 1) // 2, self.fill)
         return padded.crop(np.rint((padded.size - self.size) / 2), self.size, self.min_visibility)
@@ -223,7 +210,7 @@ class Pad(Fitting):
         self.padding = sides_of(padding)
         self.fill = fill
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
+    def _placed(self, placements: Placements, params: Params) -> Placements:
         left, top, right, bottom = self.padding
         return placements.pad((top, left), (bottom, right), self.fill)
 
@@ -255,7 +242,7 @@ class Letterbox(Fitting):
         self.size = size_of(size)
         self.fill = fill
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
+    def _placed(self, placements: Placements, params: Params) -> Placements:
         zoom = (np.array(self.size) / placements.size).min(axis=1, keepdims=True)
         fitted = placements.resize(np.rint(placements.size * zoom).clip(1, self.size))
         free = self.size - fitted.size

@@ -62,9 +62,20 @@ class Geometry(BatchTransform):
         """Whether results are copies of whole pixels, with `fill` outside of the image."""
         return False
 
+    def make_params(self, keys: Bits, size: Sizes) -> Params:
+        """Return no parameters."""
+        return {}
+
     @abstractmethod
+    def _placed(self, placements: Placements, params: Params) -> Placements:
+        """Return the placements of B images after this step."""
+
     def _place(self, placements: Placements, keys: Bits) -> Placements:
-        """Return the placements of B images after this step, with random numbers from `keys`."""
+        """Return the placements of B images after this step of a plan, with random numbers from `keys`."""
+        return self._placed(placements, self.make_params(keys, placements.size))
+
+    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
+        return place_objects(objects, self._placed(Placements.whole([size] * len(objects)), params))
 
 
 class Cropping(Geometry):
@@ -143,7 +154,7 @@ class RandomCrop(Cropping):
     def _place(self, placements: Placements, keys: Bits) -> Placements:
         if any(self.padding) and self.padding_mode != "constant":
             raise refusal("padding_mode", "constant in a decode plan", self.padding_mode)
-        return self._placed(placements, self.make_params(keys, placements.size))
+        return super()._place(placements, keys)
 
     def _placed(self, placements: Placements, params: Params) -> Placements:
         left, top, right, bottom = self.padding
@@ -153,9 +164,6 @@ class RandomCrop(Cropping):
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return self._cut(images, params, self.fill, pool)
-
-    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        return place_objects(objects, self._placed(Placements.whole([size] * len(objects)), params))
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return self._cut(masks, params, mask_fill_of(masks, self.mask_fill), pool)
@@ -248,18 +256,12 @@ class RandomResizedCrop(Cropping):
         """Return the smallest and largest ratio for images whose width divided by height is `aspects`."""
         return self.ratio
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
-        return self._placed(placements, self.make_params(keys, placements.size))
-
     def _placed(self, placements: Placements, params: Params) -> Placements:
         corner, part = np.split(params["boxes"].numpy(), 2, axis=1)
         return placements.crop(corner, part, self.min_visibility).resize(self.size)
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop(images, params["boxes"], self.size, pool)
-
-    def transform_objects(self, objects: PackedObjects, params: Params, size: Size) -> PackedObjects:
-        return place_objects(objects, self._placed(Placements.whole([size] * len(objects)), params))
 
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return resized_crop_nearest(masks, params["boxes"], self.size)
@@ -306,8 +308,8 @@ class RandomHorizontalFlip(Geometry):
         """`flip` (B,) bool, true for images that are mirrored."""
         return {"flip": torch.from_numpy(uniforms(keys, 1)[:, 0] < self.p)}
 
-    def _place(self, placements: Placements, keys: Bits) -> Placements:
-        return placements.mirror(uniforms(keys, 1)[:, 0] < self.p)
+    def _placed(self, placements: Placements, params: Params) -> Placements:
+        return placements.mirror(params["flip"].numpy())
 
     def transform_images(self, images: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         return mirror(images, params["flip"], pool)
