@@ -42,7 +42,61 @@ class Order(TypedDict, total=False):
     even_batches: bool  #: if False, rows are neither repeated nor left out, and ranks may differ by one row
 
 
-class RowSampler(DistributedSampler[int], ABC):
+class Ranked:
+    """Seed, rank and epoch of a sampler. Raises `OptionError` if a number is out of range."""
+
+    def __init__(self, seed: int, rank: int | None, num_replicas: int | None) -> None:
+        self.seed = at_least(0, seed, "seed")
+        self._state = {"epoch": 0}
+        self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
+        if self._ranks is None and rank is not num_replicas:
+            found = f"{rank} and {num_replicas}"
+            raise OptionError(f"`rank`: expected with `num_replicas`, found {found}. Give both or neither.")
+        if self._ranks is not None and not 0 <= self._ranks[0] < self._ranks[1]:
+            raise refusal("rank", f"in [0, {num_replicas})", rank)
+
+    def _place(self) -> tuple[int, int]:
+        # Read this each time: a sampler is often created before the process group. If it had settled for a single rank
+        # then, it would show every row to every rank.
+        if self._ranks is None and dist.is_available() and dist.is_initialized():
+            return dist.get_rank(), dist.get_world_size()
+        return self._ranks or (0, 1)
+
+    @property
+    def rank(self) -> int:
+        """The rank that was passed, or the rank in torch.distributed once it is initialized, or 0."""
+        return self._place()[0]
+
+    @property
+    def num_replicas(self) -> int:
+        """The number that was passed, or the world size of torch.distributed once it is initialized, or 1."""
+        return self._place()[1]
+
+    @property
+    def epoch(self) -> int:
+        """Number of the epoch, 0 until `set_epoch` is called."""
+        return self._state["epoch"]
+
+    @epoch.setter
+    def epoch(self, epoch: int) -> None:
+        self.set_epoch(epoch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of the next rows, 0 or more. An iteration that has begun does not change."""
+        self._state["epoch"] = at_least(0, epoch, "epoch")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return ``{"epoch": epoch}``. The loader counts the position within an epoch."""
+        return dict(self._state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
+        if "epoch" not in state:
+            raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
+        self.set_epoch(state["epoch"])
+
+
+class RowSampler(Ranked, DistributedSampler[int], ABC):  # type: ignore[misc]  # of which ranks are numbers
     """Base class of all samplers. An epoch has `size` rows, which are divided evenly among ranks.
 
     If the number of ranks does not divide `size`, the first rows of the order are repeated, so that every rank has
@@ -76,17 +130,10 @@ class RowSampler(DistributedSampler[int], ABC):
     ) -> None:
         # DistributedSampler's own constructor wants a data set and asks for the rank at once.
         self._data = size if isinstance(size, Sized) else at_least(0, size, "size")
-        self.seed = at_least(0, seed, "seed")
         self.drop_last = drop_last
         self.even_batches = even_batches
-        self._state = {"epoch": 0}
         self._start = 0  # rows of the epoch, all ranks together, that were visited before
-        self._ranks = None if rank is None or num_replicas is None else (rank, num_replicas)
-        if self._ranks is None and rank is not num_replicas:
-            found = f"{rank} and {num_replicas}"
-            raise OptionError(f"`rank`: expected with `num_replicas`, found {found}. Give both or neither.")
-        if self._ranks is not None and not 0 <= self._ranks[0] < self._ranks[1]:
-            raise refusal("rank", f"in [0, {num_replicas})", rank)
+        super().__init__(seed, rank, num_replicas)
 
     @property
     def size(self) -> int:
@@ -144,23 +191,6 @@ class RowSampler(DistributedSampler[int], ABC):
             return rows // replicas
         return -(-(rows if self.even_batches else max(0, rows - rank)) // replicas)
 
-    def _place(self) -> tuple[int, int]:
-        # Read this each time: a sampler is often created before the process group. If it had settled for a single rank
-        # then, it would show every row to every rank.
-        if self._ranks is None and dist.is_available() and dist.is_initialized():
-            return dist.get_rank(), dist.get_world_size()
-        return self._ranks or (0, 1)
-
-    @property
-    def rank(self) -> int:  # type: ignore[override]
-        """The rank that was passed, or the rank in torch.distributed once it is initialized, or 0."""
-        return self._place()[0]
-
-    @property
-    def num_replicas(self) -> int:  # type: ignore[override]
-        """The number that was passed, or the world size of torch.distributed once it is initialized, or 1."""
-        return self._place()[1]
-
     @property
     def num_samples(self) -> int:  # type: ignore[override]
         """``len(self)``, the name in DistributedSampler."""
@@ -207,29 +237,6 @@ class RowSampler(DistributedSampler[int], ABC):
             return None
         order = (self.seed, self.size, self._start, self._place(), self.drop_last, self.even_batches)
         return (type(self), *order, *own)
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch, 0 until `set_epoch` is called."""
-        return self._state["epoch"]
-
-    @epoch.setter
-    def epoch(self, epoch: int) -> None:
-        self.set_epoch(epoch)
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next rows, 0 or more. An iteration that has begun does not change."""
-        self._state["epoch"] = at_least(0, epoch, "epoch")
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return ``{"epoch": epoch}``. The loader counts the position within an epoch."""
-        return dict(self._state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
-        if "epoch" not in state:
-            raise ValueError(f"state: expected the member epoch, found {', '.join(map(str, state)) or 'none'}.")
-        self.set_epoch(state["epoch"])
 
 
 class ShuffleSampler(RowSampler):

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import Sampler
 
-from tensorstore_ds.loading.samplers import ShuffleSampler, at_least
+from tensorstore_ds.loading.samplers import Ranked, at_least
 from tensorstore_ds.loading.samples import Samples
 from tensorstore_ds.options import refusal
-from tensorstore_ds.seeding import generator
+from tensorstore_ds.seeding import generator, shuffled
 
 #: Smallest mean number of batches in a bucket. With fewer, the same images would be in one batch in every epoch.
 BATCHES_PER_BUCKET = 4
 
 
-class SizeBucketSampler(Sampler[list[int]]):
+class SizeBucketSampler(Ranked, Sampler[list[int]]):
     """A batch sampler that puts images of similar height and width into one batch.
 
     When you create the sampler, it divides the images into buckets of similar size. No image is decoded for this. Each
@@ -91,9 +91,7 @@ class SizeBucketSampler(Sampler[list[int]]):
         self.shuffle = shuffle
         self.drop_last = drop_last
         self._sizes = _sizes_of(dataset)
-        self._order = ShuffleSampler(
-            len(self._sizes), shuffle=shuffle, seed=seed, rank=rank, num_replicas=num_replicas, drop_last=drop_last
-        )
+        super().__init__(seed, rank, num_replicas)
         most = at_least(1, buckets, "buckets")
         self._bucket = _divide(self._padded(), most, self.batch_size, self.pixels or 1)
         self.buckets = int(self._bucket.max(initial=0)) + 1
@@ -102,44 +100,10 @@ class SizeBucketSampler(Sampler[list[int]]):
         np.maximum.at(largest, self._bucket, self._padded())
         self._fitting = np.maximum(1, (self.pixels or 0) // largest.prod(1))  # images per batch of each bucket
 
-    # --- common to all samplers
-
-    @property
-    def seed(self) -> int:
-        """The seed that was passed."""
-        return self._order.seed
-
-    @property
-    def rank(self) -> int:
-        """The rank that was passed, or the rank in torch.distributed once it is initialized, or 0."""
-        return self._order.rank
-
-    @property
-    def num_replicas(self) -> int:
-        """The number that was passed, or the world size of torch.distributed once it is initialized, or 1."""
-        return self._order.num_replicas
-
     @property
     def num_images(self) -> int:
         """Number of images in the data set."""
         return len(self._sizes)
-
-    @property
-    def epoch(self) -> int:
-        """Number of the epoch, 0 until `set_epoch` is called."""
-        return self._order.epoch
-
-    def set_epoch(self, epoch: int) -> None:
-        """Set the epoch of the next batches, 0 or more. `DataLoader` does this itself."""
-        self._order.set_epoch(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return ``{"epoch": epoch}``. The loader counts the position within an epoch."""
-        return self._order.state_dict()
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Set the epoch from a `state_dict`. Raises `ValueError` if it contains none."""
-        self._order.load_state_dict(state)
 
     def _setting(self) -> dict[str, Any]:
         """Return the options that determine the order."""
@@ -185,7 +149,8 @@ class SizeBucketSampler(Sampler[list[int]]):
 
     def _rows(self) -> NDArray[np.int64]:
         """Return the images of all ranks' batches in this epoch by bucket, in random order within each."""
-        rows = self._order._undivided().rows()
+        images = len(self._sizes)
+        rows = shuffled(images, self.seed, self.epoch) if self.shuffle else np.arange(images)
         if self.batch_size is not None:
             rows = np.resize(rows, self._bounds()[-1])
         return rows[self._bucket[rows].argsort(kind="stable")]
