@@ -9,6 +9,7 @@ would send the query along.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from tensorstore_ds import words
-from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
+from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError, TsdsError
 
 #: Allowed schemes of a URL.
 SCHEMES = ("s3", "gs", "az", "https", "http", "hf", "file")
@@ -50,7 +51,7 @@ class Found:
 
     nbytes: int
     etag: str | None
-    sha256: str | None = None  #: As `Location.write` has recorded it; only `Location.find_recorded` looks for it.
+    sha256: str | None = None  #: As `Location.write` has recorded it; only `Location.find` looks for it.
 
 
 class Location:
@@ -83,47 +84,35 @@ class Location:
     def __repr__(self) -> str:
         return f"<Location {self.url}>"
 
+    @contextlib.contextmanager
+    def _errors(self, name: str) -> Iterator[None]:
+        """Turn exceptions of obstore about a file or folder into `RemoteError`."""
+        try:
+            yield
+        except TsdsError:
+            raise
+        except Exception as error:
+            raise self._error(name, error) from None
+
     def find(self, name: str) -> Found | None:
-        """Size and version of a file, or None if it does not exist; raises `RemoteError`."""
-        import obstore
+        """Size, version and recorded SHA-256 of a file, or None if it does not exist; raises `RemoteError`."""
+        with self._errors(name):
+            try:
+                result = _get(self._store, name, head=True)
+            except FileNotFoundError:
+                return None
+            return Found(result.meta["size"], result.meta["e_tag"], result.attributes.get(_RECORD))
 
-        from tensorstore_ds.remote.signed_web import SignedWeb
+    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+        """Bytes ``[start, stop)`` of a file, exactly, and its size and version.
 
-        try:
-            store = self._store
-            meta = store.get(name, {"head": True}).meta if isinstance(store, SignedWeb) else obstore.head(store, name)
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._error(name, error) from None
-        return Found(meta["size"], meta["e_tag"])
-
-    def find_recorded(self, name: str) -> Found | None:
-        """Size and version of a file, with the SHA-256 that `write` recorded, where the place supports this."""
-
-        try:
-            result = _get(self._store, name, head=True)
-            record = result.attributes.get(_RECORD)
-        except FileNotFoundError:
-            return None
-        except Exception as error:
-            raise self._error(name, error) from None
-        return Found(result.meta["size"], result.meta["e_tag"], record)
-
-    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> memoryview:
-        """Bytes ``[start, stop)`` of a file, exactly; raises `RemoteError`, also if its version is not `etag`."""
-        return self.read_found(name, start, stop, etag=etag)[0]
-
-    def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
-        """Bytes ``[start, stop)``, and size and version of their file; raises as `read`."""
-
-        try:
+        Raises `RemoteError`, also if its version is not `etag`.
+        """
+        with self._errors(name):
             result = _get(self._store, name, range=(start, stop), **({"if_match": etag} if etag else {}))
             begin, end = result.range
             found = Found(result.meta["size"], result.meta["e_tag"])
             data = memoryview(result.bytes())
-        except Exception as error:
-            raise self._error(name, error) from None
         if (begin, end) != (start, stop) or len(data) != stop - start:
             raise RemoteError(
                 f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {len(data)} from {begin} on. "
@@ -136,59 +125,37 @@ class Location:
 
         Raises as `read`, with the reason ``no-ranges`` if the server sends only whole files.
         """
-
-        try:
-            result = _get(self._store, name, range=(start, stop))
-            if result.range != (start, stop):
-                raise self._wrong(name, start, stop, *result.range)
-            yield from self._exactly(name, result, start, stop)
-        except RemoteError:
-            raise
-        except Exception as error:
-            raise self._error(name, error) from None
+        with self._errors(name):
+            yield from self._exactly(name, _get(self._store, name, range=(start, stop)), start, stop)
 
     def whole(self, name: str, nbytes: int) -> Iterator[memoryview]:
         """A file of `nbytes` bytes as it arrives, from a server without range requests; raises `RemoteError`."""
-
-        try:
-            result = _get(self._open(_WHOLE_TIMEOUT), name)
-            if result.meta["size"] != nbytes:
-                raise self._wrong(name, 0, nbytes, 0, result.meta["size"])
-            yield from self._exactly(name, result, 0, nbytes)
-        except RemoteError:
-            raise
-        except Exception as error:
-            raise self._error(name, error) from None
+        with self._errors(name):
+            yield from self._exactly(name, _get(self._open(_WHOLE_TIMEOUT), name), 0, nbytes)
 
     def _exactly(self, name: str, result: Any, start: int, stop: int) -> Iterator[memoryview]:
-        at = start
-        for piece in result.stream(min_chunk_size=PIECE_NBYTES):
-            data = memoryview(piece)
-            at += len(data)
-            if at > stop:
-                break
-            yield data
-        if at != stop:
-            raise self._wrong(name, start, stop, start, at)
-
-    def _wrong(self, name: str, start: int, stop: int, begin: int, end: int) -> RemoteError:
-        return RemoteError(
-            f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {begin} to {end}. "
-            "Was the file replaced, or is there a proxy that changes answers?"
-        )
+        begin, end = result.range
+        if (begin, end) == (start, stop):
+            end = start
+            for piece in result.stream(min_chunk_size=PIECE_NBYTES):
+                data = memoryview(piece)
+                end += len(data)
+                if end > stop:
+                    break
+                yield data
+        if (begin, end) != (start, stop):
+            raise RemoteError(
+                f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {begin} to {end}. "
+                "Was the file replaced, or is there a proxy that changes answers?"
+            )
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         """A file of at most `limit` bytes, and its version; raises `RemoteError`."""
-
-        try:
+        with self._errors(name):
             result = _get(self._store, name)
             if result.meta["size"] > limit:
                 raise RemoteError(f"{self.url}/{name}: expected at most {limit} bytes, found {result.meta['size']}.")
             return bytes(result.bytes()), result.meta["e_tag"]
-        except RemoteError:
-            raise
-        except Exception as error:
-            raise self._error(name, error) from None
 
     def write(self, name: str, data: bytes | Path | Iterator[bytes], *, sha256: str | None = None) -> None:
         """Write or replace a file, in parts if it is large; raises `RemoteError`.
@@ -226,53 +193,44 @@ class Location:
         """The folders in a folder, by full name; raises `RemoteError`."""
         import obstore
 
-        try:
+        with self._errors(name):
             return list(obstore.list_with_delimiter(self._store, f"{name}/")["common_prefixes"])
-        except Exception as error:
-            raise self._error(name, error) from None
 
     def files(self, folder: str) -> list[str]:
         """The files in a folder and below it, by full name; raises `RemoteError`."""
         import obstore
 
-        try:
+        with self._errors(folder):
             return [each["path"] for part in obstore.list(self._store, f"{folder}/") for each in part]
-        except Exception as error:
-            raise self._error(folder, error) from None
 
     def remove(self, name: str) -> None:
         """Remove a file if it exists; raises `RemoteError`."""
         import obstore
 
-        try:
+        with self._errors(name), contextlib.suppress(FileNotFoundError):
             obstore.delete(self._store, name)
-        except FileNotFoundError:
-            pass
-        except Exception as error:
-            raise self._error(name, error) from None
 
     def create(self, name: str, data: bytes) -> None:
         """Write a new file in one step. Raises `StoreExistsError` if it exists, or `RemoteError`."""
         import obstore
 
-        try:
-            obstore.put(self._store, name, data, mode="create", use_multipart=False)
-        except obstore.exceptions.AlreadyExistsError:
-            raise StoreExistsError(f"{self.url}/{name} is there already.") from None
-        except Exception as error:
-            raise self._error(name, error) from None
+        with self._errors(name):
+            try:
+                obstore.put(self._store, name, data, mode="create", use_multipart=False)
+            except obstore.exceptions.AlreadyExistsError:
+                raise StoreExistsError(f"{self.url}/{name} is there already.") from None
 
     def replace(self, name: str, data: bytes, etag: str | None) -> None:
         """Replace the version `etag` of a file in one step; raises `StoreExistsError` if it has changed."""
         import obstore
 
         mode: Any = {"e_tag": etag} if etag else "overwrite"
-        try:
-            obstore.put(self._store, name, data, mode=mode, use_multipart=False)
-        except (obstore.exceptions.PreconditionError, FileNotFoundError):
-            raise StoreExistsError(f"{self.url}/{name} was changed meanwhile. Run the same command again.") from None
-        except Exception as error:
-            raise self._error(name, error) from None
+        with self._errors(name):
+            try:
+                obstore.put(self._store, name, data, mode=mode, use_multipart=False)
+            except (obstore.exceptions.PreconditionError, FileNotFoundError):
+                what = "was changed meanwhile. Run the same command again."
+                raise StoreExistsError(f"{self.url}/{name} {what}") from None
 
     def _error(self, name: str, error: Exception) -> RemoteError:
         """The error for an exception of obstore, whose own message may contain a signed URL."""

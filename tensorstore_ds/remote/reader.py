@@ -42,5 +42,5 @@ def _read(location: Location, request: dict[str, Any]) -> tuple[dict[str, Any], 
     if "limit" in request:
         data, etag = location.read_all(request["name"], request["limit"])
         return {"etag": etag}, data
-    part, found = location.read_found(request["name"], request["start"], request["stop"], etag=request["etag"])
+    part, found = location.read(request["name"], request["start"], request["stop"], etag=request["etag"])
     return {"size": found.nbytes, "etag": found.etag}, part

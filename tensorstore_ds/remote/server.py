@@ -47,12 +47,12 @@ class Server:
         """Read bytes and the version of their file, in up to three attempts; raises `RemoteError`."""
         for pause in PAUSES:
             try:
-                return self._reader().read_found(name, start, stop, etag=etag)
+                return self._reader().read(name, start, stop, etag=etag)
             except RemoteError as error:
                 if error.reason not in _FAILED:
                     raise
                 time.sleep(pause)
-        return self._reader().read_found(name, start, stop, etag=etag)
+        return self._reader().read(name, start, stop, etag=etag)
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         """Read a file of at most `limit` bytes, and its version; raises `RemoteError`."""
@@ -85,7 +85,7 @@ class _Reader:
         self._waiting: dict[int, Future[tuple[dict[str, object], bytes]]] = {}
         threading.Thread(target=self._receive, name="tsds-reader", daemon=True).start()
 
-    def read_found(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
+    def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         answer, data = self._ask({"name": name, "start": start, "stop": stop, "etag": etag})
         return memoryview(data), Found(int(str(answer["size"])), _text(answer["etag"]))
 

@@ -238,12 +238,12 @@ class _Push:
         """Write a file, unless it is there with the same size and recorded SHA-256."""
         name, file = item
         self._crew.check()
-        found = self._place.find_recorded(name)
+        found = self._place.find(name)
         if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
             self._counter.skip(file.size)
             return
         if (earlier := self._earlier.get(file)) is not None and self._place.copy(earlier, name):
-            found = self._place.find_recorded(name)
+            found = self._place.find(name)
             if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
                 self._counter.skip(file.size)
                 return
