@@ -268,19 +268,6 @@ class StoreDataset(Samples):
         return labels
 
     @property
-    def nbytes(self) -> int:
-        """Number of bytes of the loaded fields in the whole split, as stored.
-
-        Encoded images count with the size of their files.
-        """
-        return sum(self.split[name].nbytes for name in self.fields)
-
-    @property
-    def row_nbytes(self) -> float:
-        """Mean number of bytes of the loaded fields in a row of the split."""
-        return self.nbytes / max(1, len(self.split))
-
-    @property
     def image_sizes(self) -> NDArray[np.int32]:
         """(n, 2) int32, height and width of every sample's stored image."""
         return self.split.image_shapes[self._image_rows, :2]
@@ -430,7 +417,7 @@ class StoreDataset(Samples):
         if isinstance(self.decode, tuple):
             self._check_views()
         if flips and all(step.flip_pairs is None for step in flips):
-            for field in of_kind({name: self.split.fields[name] for name in self.fields}, ObjectsField).values():
+            for field in of_kind(self._chosen, ObjectsField).values():
                 stored_pairs(field, f"decode, split {self.split_name!r}")
 
     def _check_views(self) -> None:
@@ -492,9 +479,8 @@ class StoreDataset(Samples):
         super()._check_transform()
         if not self.outlines:
             return
-        fields = {name: self.split.fields[name] for name in self.fields}
-        objects = next(iter(of_kind(fields, ObjectsField).values()), None)
-        if "image" not in fields or objects is None or not set(objects.values) & {*LISTS}:
+        objects = next(iter(of_kind(self._chosen, ObjectsField).values()), None)
+        if "image" not in self.fields or objects is None or not set(objects.values) & {*LISTS}:
             raise refusal("outlines", "images, and objects with polygons or rle", ", ".join(self.fields))
         if taken := objects.values.keys() & {OUTLINE, FRAME}:
             raise refusal("outlines", f"objects without values of the names {OUTLINE} and {FRAME}", *taken)

@@ -156,16 +156,6 @@ class MixedDataset(Samples):
         return labels
 
     @property
-    def nbytes(self) -> int:
-        """Number of bytes of the loaded fields in all stores."""
-        return sum(part.split[name].nbytes for part in self.parts for name in self.fields)
-
-    @property
-    def row_nbytes(self) -> float:
-        """Mean number of bytes of the loaded fields in a sample."""
-        return self.nbytes / max(1, len(self))
-
-    @property
     def image_sizes(self) -> NDArray[np.int32]:
         """(n, 2) int32, height and width of every sample's stored image."""
         return np.concatenate([part.image_sizes for part in self.parts])

@@ -96,7 +96,7 @@ class Ranked:
         self.set_epoch(state["epoch"])
 
 
-class RowSampler(Ranked, DistributedSampler[int], ABC):  # type: ignore[misc]  # of which ranks are numbers
+class RowSampler(Ranked, DistributedSampler[int], ABC):  # type: ignore[override]
     """Base class of all samplers. An epoch has `size` rows, which are divided evenly among ranks.
 
     If the number of ranks does not divide `size`, the first rows of the order are repeated, so that every rank has

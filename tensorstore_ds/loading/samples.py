@@ -193,14 +193,17 @@ class Samples(Dataset[Sample]):
         """
 
     @property
-    @abstractmethod
     def nbytes(self) -> int:
-        """Number of bytes of the loaded fields, as stored."""
+        """Number of bytes of the loaded fields in all rows of their splits, as stored.
+
+        Encoded images count with the size of their files.
+        """
+        return sum(part.split[name].nbytes for part in self.loaded for name in part.fields)
 
     @property
-    @abstractmethod
     def row_nbytes(self) -> float:
         """Mean number of bytes of the loaded fields in one row."""
+        return self.nbytes / max(1, sum(len(part.split) for part in self.loaded))
 
     @property
     @abstractmethod
@@ -399,9 +402,14 @@ class Samples(Dataset[Sample]):
                 error.add_note(f"It was called with {got} `as_pil=True` if it takes PIL images.")
             raise
 
+    @property
+    def _chosen(self) -> dict[str, Field]:
+        """The loaded fields by name."""
+        return {name: self.schema[name] for name in self.fields}
+
     def _finished(self, result: Sample) -> Sample:
         """Return the result of a transform of whole samples, with keypoints in the form of `return_as`."""
-        objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)
+        objects = of_kind(self._chosen, ObjectsField)
         if not any("keypoints" in field.values for field in objects.values()):
             return result
         from tensorstore_ds.loading.paired_keypoints import unpaired  # `as_sample` has loaded torchvision
@@ -413,14 +421,14 @@ class Samples(Dataset[Sample]):
 
     def _check_moved(self) -> None:
         """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`."""
-        chosen = {name: self.schema[name] for name in self.fields}
+        chosen = self._chosen
         for name, each in (of_kind(chosen, ObjectsField) | of_kind(chosen, MaskField)).items():
             if "image" in chosen and image_of(each) != "image":
                 refused = f"{name}, which lies in {image_of(each)}: name all other `fields`"
                 raise refusal("fields", "objects and masks of the images that are transformed", refused)
 
     def _check_detection(self) -> None:
-        objects = of_kind({name: self.schema[name] for name in self.fields}, ObjectsField)
+        objects = of_kind(self._chosen, ObjectsField)
         name, values = next(((name, field.values) for name, field in objects.items()), ("", {}))
         if "image" not in self.fields or not {"boxes", "labels"} <= values.keys():
             found = ", ".join(self.fields) + (f"; {name} has {', '.join(values)}" if values else "")
@@ -430,7 +438,7 @@ class Samples(Dataset[Sample]):
 
     def _check_moving_views(self) -> None:
         """Raise an `OptionError` if fields with coordinates would have several views in a form for one."""
-        moving = [name for name in self.fields if self.schema[name].moves]
+        moving = [name for name, field in self._chosen.items() if field.moves]
         if isinstance(self.decode, tuple) and moving and (self.return_as != "dict" or self._by_sample):
             others = [name for name in self.fields if name not in moving]
             expected = 'several views of boxes and masks with `return_as="dict"` and without a `transform` of samples'
@@ -442,7 +450,7 @@ class Samples(Dataset[Sample]):
             self._check_moving_views()
         if self._of_images is None or self.transform_of == "image" or not hasattr(self, "fields"):
             return
-        chosen = {name: self.schema[name] for name in self.fields}
+        chosen = self._chosen
         moving = [*of_kind(chosen, ObjectsField), *of_kind(chosen, MaskField)]
         if moving or "image" not in chosen:
             what = f"with {moving[0]}, such as torchvision.transforms.v2" if moving else ", because no image is loaded"
