@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tensorstore_ds.remote import reader
+from tensorstore_ds.remote import server
 
 
 def test_an_error_that_nobody_has_thought_of_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,9 +21,9 @@ def test_an_error_that_nobody_has_thought_of_is_an_answer(monkeypatch: pytest.Mo
         def read_all(self, name: str, limit: int) -> Any:
             raise MemoryError("too much")
 
-    monkeypatch.setattr(reader, "Location", Location)
+    monkeypatch.setattr(server, "Location", Location)
     ours, theirs = socket.socketpair()
-    thread = threading.Thread(target=reader.main, args=(theirs.detach(),))
+    thread = threading.Thread(target=server.answer_requests, args=(theirs.detach(),))
     thread.start()
     with Connection(ours.detach()) as connection:
         connection.send_bytes(b"https://example.org/s.tsds")

@@ -14,9 +14,10 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from tensorstore_ds import words
 from tensorstore_ds.errors import RemoteError
@@ -25,7 +26,12 @@ from tensorstore_ds.remote.location import Found, Location
 #: Seconds before each further attempt, where a network or a server failed.
 PAUSES = (0.2, 1.0)
 _FAILED = ("unreachable", "wrong")
-_READER = "import sys; sys.path[:0] = [sys.argv[2]]; import tensorstore_ds.remote.reader as r; r.main(int(sys.argv[1]))"
+#: What the process that reads for a forked one runs, and its threads.
+_READER = (
+    "import sys; sys.path[:0] = [sys.argv[2]]; from tensorstore_ds.remote import server; "
+    "server.answer_requests(int(sys.argv[1]))"
+)
+_THREADS = 16
 
 _is_forked = False
 
@@ -122,6 +128,39 @@ class _Reader:
 
     def _gone(self) -> RemoteError:
         return RemoteError(f"{self._url}: the process that reads it has ended. Start again.", "unreachable")
+
+
+def answer_requests(descriptor: int) -> None:
+    """Read from a location for a forked process, until the other end of the pipe is closed."""
+    connection = Connection(descriptor)
+    location = Location(connection.recv_bytes().decode())
+    sending = threading.Lock()
+
+    def answer(request: dict[str, Any]) -> None:
+        reply: dict[str, Any]
+        try:
+            reply, data = _reply(location, request)
+        except Exception as error:  # whatever it is: who asked waits for an answer
+            reply, data = {"error": str(error), "reason": getattr(error, "reason", "wrong")}, b""
+        with sending:
+            connection.send_bytes(json.dumps({**reply, "number": request["number"]}).encode())
+            connection.send_bytes(data)
+
+    with ThreadPoolExecutor(_THREADS) as threads:
+        while True:
+            try:
+                request = json.loads(connection.recv_bytes())
+            except (EOFError, OSError):
+                return
+            threads.submit(answer, request)
+
+
+def _reply(location: Location, request: dict[str, Any]) -> tuple[dict[str, Any], bytes | memoryview]:
+    if "limit" in request:
+        data, etag = location.read_all(request["name"], request["limit"])
+        return {"etag": etag}, data
+    part, found = location.read(request["name"], request["start"], request["stop"], etag=request["etag"])
+    return {"size": found.nbytes, "etag": found.etag}, part
 
 
 def _text(value: object) -> str | None:
