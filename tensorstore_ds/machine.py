@@ -270,11 +270,11 @@ def _two_pipes() -> tuple[int, int, int, int]:
         raise
 
 
-def map_in_threads(function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """``map`` in a thread for each core, in order, with few items in memory at a time."""
+def map_in_threads(function: Callable[[T], R], items: Iterable[T], width: int | None = None) -> Iterator[R]:
+    """``map`` in `width` threads, or one for each core, in order, with few items in memory at a time."""
     from concurrent.futures import ThreadPoolExecutor  # here, because most commands never need it
 
-    width = usable_cores()
+    width = width or usable_cores()
     waiting: deque[Future[R]] = deque()
     with ThreadPoolExecutor(width) as threads:
         try:

@@ -1,4 +1,4 @@
-"""Progress bars in notebooks."""
+"""Progress of long work: sums of what is done, and bars in notebooks."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ import html
 import sys
 import time
 from collections.abc import Callable
+from threading import Lock
 
 from tensorstore_ds import words
 
 _SECONDS = 0.2  # between two drawings
+
+
+def adding(total: int, progress: Callable[[int, int], None]) -> Callable[[int], None]:
+    """Return a function that adds up what is done, in any thread, and reports the sum and the total."""
+    done, lock = 0, Lock()
+
+    def add(count: int) -> None:
+        nonlocal done
+        with lock:
+            done += count
+            progress(done, total)
+
+    return add
 
 
 def notebook_bar() -> Callable[[str, float, float], None]:

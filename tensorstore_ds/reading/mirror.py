@@ -20,8 +20,9 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry
-from tensorstore_ds.format.manifest import File, Shard
+from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
+from tensorstore_ds.progress import adding
 from tensorstore_ds.reading.checks import check_listing
 from tensorstore_ds.reading.columns import ColumnPiece
 from tensorstore_ds.reading.mirror_cache import STORE, Cache, Mirrored
@@ -126,13 +127,11 @@ class Mirror(StoreFiles):
 
     def fetch_all(self, progress: Callable[[int, int], None] | None = None) -> None:
         """Download all that is missing, which makes the folder a store; raises as `open`."""
-        total, done = self.manifest.nbytes, 0
+        advance = adding(self.manifest.nbytes, progress or (lambda done, total: None))
         for _, _, folder, shard in shards_of(self.manifest):
             for path in data_files_of(self.manifest, shard):
                 self._fetch(f"{folder}/{path}")
-            done += shard.nbytes
-            if progress is not None:
-                progress(done, total)
+            advance(shard.nbytes)
         with kept_in(self.folder):
             self._check_data()
         self._fetch_metadata()
@@ -161,7 +160,7 @@ class Mirror(StoreFiles):
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
         with kept_in(self.folder), contextlib.suppress(RemoteError):  # fetched when it is asked for
-            if all(self._has_data(*each) for each in shards_of(self.manifest)):
+            if next(self._lost(), None) is None:
                 self._fetch_metadata()
 
     # ---
@@ -199,22 +198,17 @@ class Mirror(StoreFiles):
                 self.check_root(name)
             raise
 
-    def _has_data(self, split: str, index: int, directory: str, shard: Shard) -> bool:
-        """Whether all data files of a shard are there."""
-        paths = data_files_of(self.manifest, shard)
-        if not all((self.folder / directory / path).exists() for path in paths):
-            return False
-        listing = self.listing(split, index)
-        return all(self._is_here(f"{directory}/{path}", listing[path]) for path in paths)
+    def _lost(self) -> Iterator[str]:
+        """Names of data files that are not all here; no list of a shard is fetched before all of its files exist."""
+        for split, index, folder, shard in shards_of(self.manifest):
+            paths = data_files_of(self.manifest, shard)
+            yield from (f"{folder}/{path}" for path in paths if not (self.folder / folder / path).exists())
+            listing = self.listing(split, index)
+            yield from (f"{folder}/{path}" for path in paths if not self._is_here(f"{folder}/{path}", listing[path]))
 
     def _check_data(self) -> None:
         """Raise `OutputError` if data files were lost since this process found them complete, and forget these."""
-        lost = [
-            f"{folder}/{path}"
-            for split, index, folder, shard in shards_of(self.manifest)
-            for path in data_files_of(self.manifest, shard)
-            if not self._is_here(f"{folder}/{path}", self.listing(split, index)[path])
-        ]
+        lost = list(self._lost())
         for name in lost:
             self._files.pop(name, None)
         if lost:

@@ -8,9 +8,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
 from typing import TypeVar, cast
 
 import numpy as np
@@ -23,8 +21,8 @@ from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.format.kinds.base import Finding, image_of, pieces
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.schema import SIGNATURE
-from tensorstore_ds.machine import check_resource, usable_cores
-from tensorstore_ds.progress import notebook_bytes
+from tensorstore_ds.machine import check_resource, map_in_threads
+from tensorstore_ds.progress import adding, notebook_bytes
 from tensorstore_ds.reading.checks import (
     SIGNATURE_MAX_NBYTES,
     check_group,
@@ -178,15 +176,7 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
 def _check_digests(
     files: StoreFiles, listed: Mapping[str, File], threads: int | None, progress: Callable[[int, int], None]
 ) -> list[Problem]:
-    total = sum(file.size for file in listed.values())
-    done = 0
-    lock = Lock()
-
-    def advance(nbytes: int) -> None:
-        nonlocal done
-        with lock:
-            done += nbytes
-            progress(done, total)
+    advance = adding(sum(file.size for file in listed.values()), progress)
 
     def check(item: tuple[str, File]) -> Problem | None:
         path, file = item
@@ -213,13 +203,7 @@ def _check_digests(
 
 def _problems(check: Callable[[T], Problem | None], items: Iterable[T], threads: int | None) -> list[Problem]:
     """Problems that `check` finds in each item. Threads help, because hashing and decompressing release the GIL."""
-    width = threads or usable_cores()
-    if width == 1:
-        found = list(map(check, items))
-    else:
-        with ThreadPoolExecutor(width) as pool:
-            found = list(pool.map(check, items))
-    return [problem for problem in found if problem is not None]
+    return [problem for problem in map_in_threads(check, items, threads) if problem is not None]
 
 
 def _check_groups(files: StoreFiles) -> Iterator[Problem]:
@@ -249,14 +233,11 @@ def _check_chunks(
 ) -> list[Problem]:
     """Check every chunk of every array: other Zarr readers read the layout memmap by chunks, we read one map."""
     arrays = sorted(_data_files(files), key=lambda item: -item[1].nbytes)  # no thread is left with a large one
-    total, done, lock = sum(geometry.nbytes for _, geometry in arrays), 0, Lock()
+    advance = adding(sum(geometry.nbytes for _, geometry in arrays), progress)
 
     def check(item: tuple[str, ArrayGeometry]) -> Problem | None:
-        nonlocal done
         problem = _chunk_problem(files, *item)
-        with lock:
-            done += item[1].nbytes
-            progress(done, total)
+        advance(item[1].nbytes)
         return problem
 
     return sorted(_problems(check, arrays, threads), key=lambda problem: problem.where)

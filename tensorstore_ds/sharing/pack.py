@@ -22,7 +22,7 @@ from tensorstore_ds.format.manifest import File
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.machine import check_resource
-from tensorstore_ds.progress import notebook_bytes
+from tensorstore_ds.progress import adding, notebook_bytes
 from tensorstore_ds.reading.packed_files import ALIGNMENT, DIRECTORY_MAX_NBYTES, PackedFiles, find_files
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles
@@ -84,7 +84,7 @@ def pack(
         raise OptionError(f"{files.path}: {message} Convert with a larger `shard_nbytes`, and pack that store.")
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
     check_room(target, total + entries + (len(listed) + 2) * 2 * ALIGNMENT)
-    advance = _Advance(total, progress or notebook_bytes("Packing"))
+    advance = adding(total, progress or notebook_bytes("Packing"))
     with replacing(target) as file, zipfile.ZipFile(file, "w") as archive:
         for name in sorted(listed):
             with _member(archive, name, listed[name].size) as member:
@@ -140,7 +140,7 @@ def unpack(
     check_new(target, work)
     total = sum(file.size for file in listed.values()) + files.size("zarr.json")
     check_room(target, total + (len(listed) + 1) * ALIGNMENT)
-    advance = _Advance(total, progress or notebook_bytes("Unpacking"))
+    advance = adding(total, progress or notebook_bytes("Unpacking"))
     with writing(target), work:
         partial = work.new_store()
         for name in sorted(listed):
@@ -155,19 +155,6 @@ def unpack(
         work.put_store(target)
     advance(len(root))
     return open_store(target, sha256=files.sha256)
-
-
-class _Advance:
-    """Reports the number of bytes done."""
-
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._done = 0
-        self._total = total
-        self._progress = progress
-
-    def __call__(self, nbytes: int) -> None:
-        self._done += nbytes
-        self._progress(self._done, self._total)
 
 
 def _whole(files: StoreFiles) -> Mapping[str, File]:
@@ -207,7 +194,7 @@ def _member(archive: zipfile.ZipFile, name: str, size: int) -> Iterator[IO[bytes
         yield member
 
 
-def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: _Advance) -> None:
+def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: Callable[[int], None]) -> None:
     """Copy a file, and compare its bytes with their SHA-256."""
     hashed, left = hashlib.sha256(), listed.size
     with files.open(name) as file:

@@ -17,7 +17,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.options import meant
-from tensorstore_ds.progress import notebook_bar
+from tensorstore_ds.progress import adding, notebook_bar
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
@@ -81,14 +81,8 @@ def export(
     work = Partial(partial_of(target), "export")
     check_new(target, work)
     draw = notebook_bar()
-    total, done = sum(len(opened[name]) for name in names), 0
     notify = progress or (lambda done, total: draw(f"Exporting {done:,}/{total:,} samples", done, total))
-
-    def advance(samples: int) -> None:
-        nonlocal done
-        done += samples
-        notify(done, total)
-
+    advance = adding(sum(len(opened[name]) for name in names), notify)
     require_whole(opened, "Copy the store again; nothing was exported.")
     made: type[Exporter] = EXPORT_FORMATS[to].load()
     with writing(target), work:
