@@ -501,9 +501,9 @@ class StoreDataset(Samples):
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: fields and classes of the split, and a sheet of the data set's samples."""
-        from tensorstore_ds.reading.notebook import as_html, facts_of
+        from tensorstore_ds.reading.notebook import as_html
 
         chosen = np.unique(np.linspace(0, max(0, len(self) - 1), 12).astype(np.int64))[: len(self)]
         rows = None if self.rows is None else self._rows_of_images(self._store_rows(chosen)).tolist()
         title = f"StoreDataset {self.store_name}, {self.split_name}, {len(self):,} samples"
-        return as_html(title, facts_of(self.split, self.fields), self.split, rows)
+        return as_html(title, self.split._facts(self.fields), self.split, rows)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from zarr import Group
 
 _KEYPOINT_ROWS = 8192  # objects whose keypoints are counted at a time
+_CLASSES = 10  # that are counted one by one in notebooks
 
 
 def open(
@@ -212,7 +213,7 @@ class Store:
         """
         from tensorstore_ds.reading.zarr_store import group_of  # here, because zarr takes a while to import
 
-        return group_of(self, self._files)
+        return group_of(self.place, self.zarr, self._files)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -276,11 +277,11 @@ class Store:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the splits, and a contact sheet of the first split."""
-        from tensorstore_ds.reading.notebook import as_html, facts_of  # here, because most readers never need it
+        from tensorstore_ds.reading.notebook import as_html  # here, because most readers never need it
 
         facts = {f"split {name}": f"{len(split):,} samples" for name, split in self._splits.items()}
         first = next(iter(self._splits.values()), None)
-        fields = facts_of(first, first.fields) if first is not None else {}
+        fields = first._facts(first.fields) if first is not None else {}
         title = f"Store {self.name}, {self.layout}, {words.size(self.nbytes)}"
         return as_html(title, {**facts, **fields}, first)
 
@@ -604,9 +605,20 @@ class Split:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the fields, the classes, and a contact sheet."""
-        from tensorstore_ds.reading.notebook import as_html, facts_of
+        from tensorstore_ds.reading.notebook import as_html
 
-        return as_html(f"Split {self.name}, {len(self):,} samples", facts_of(self, self.fields), self)
+        return as_html(f"Split {self.name}, {len(self):,} samples", self._facts(self.fields), self)
+
+    def _facts(self, fields: Iterable[str]) -> dict[str, str]:
+        """Return the description of each field, by name, and the frequency of each class."""
+        facts, counts = {name: self.fields[name].describe() for name in fields}, self.class_counts
+        for name in [name for name in facts if name in counts]:
+            most = sorted(counts[name].items(), key=lambda item: -item[1])
+            rest = f" and {len(most) - _CLASSES:,} more" if len(most) > _CLASSES else ""
+            unlabelled = self.unlabelled.get(name)
+            rest += f"; {unlabelled:,} unlabelled" if unlabelled else ""
+            facts[f"classes of {name}"] = ", ".join(f"{c} {n:,}" for c, n in most[:_CLASSES]) + rest
+        return facts
 
     def __reduce__(self) -> tuple[Callable[[Store, str], Split], tuple[Store, str]]:
         return operator.getitem, (Store(self._files), self.name)

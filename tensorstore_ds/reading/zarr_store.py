@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import Any
 
 from zarr import Group, open_group
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store as ZarrStore, SuffixByteRequest
@@ -21,24 +21,13 @@ from tensorstore_ds.reading.store_files import StoreFiles, shards_of
 _METADATA = "zarr.json"
 
 
-class Opened(Protocol):
-    """The store of the files, which can be pickled."""
-
-    @property
-    def place(self) -> object:
-        """Path or URL for messages."""
-
-    def zarr(self) -> Group:
-        """The same store as a group of zarr-python."""
-
-
-def group_of(store: Opened, files: StoreFiles) -> Group:
-    """The root group of a store; raises as reading its files."""
-    return open_group(FilesStore(store, files), mode="r", zarr_format=3, use_consolidated=False)
+def group_of(place: object, again: Callable[[], Group], files: StoreFiles) -> Group:
+    """The root group of a store at a place; raises as reading its files. `again` is a call that returns the same."""
+    return open_group(FilesStore(place, again, files), mode="r", zarr_format=3, use_consolidated=False)
 
 
 class FilesStore(ZarrStore):
-    """The files of a store for zarr-python. It pickles like the store.
+    """The files of a store for zarr-python. It pickles like the store, as a call that opens it `again`.
 
     Files that the manifest does not list are hidden. A listed file that is missing raises `FormatError`, because zarr
     reads a missing chunk as zeros.
@@ -49,26 +38,26 @@ class FilesStore(ZarrStore):
     supports_listing = True
     supports_partial_writes = False
 
-    def __init__(self, store: Opened, files: StoreFiles) -> None:
+    def __init__(self, place: object, again: Callable[[], Group], files: StoreFiles) -> None:
         super().__init__(read_only=True)
-        self._store, self._files = store, files
+        self._place, self._again, self._files = place, again, files
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, FilesStore):
             return NotImplemented
-        return (self._store.place, self._files.sha256) == (other._store.place, other._files.sha256)
+        return (self._place, self._files.sha256) == (other._place, other._files.sha256)
 
     def __hash__(self) -> int:
-        return hash((self._store.place, self._files.sha256))
+        return hash((self._place, self._files.sha256))
 
     def __str__(self) -> str:
-        return str(self._store.place)
+        return str(self._place)
 
     def __repr__(self) -> str:
         return f"<FilesStore {self}>"
 
-    def __reduce__(self) -> tuple[Callable[[Opened], ZarrStore], tuple[Opened]]:
-        return _zarr_store_of, (self._store,)
+    def __reduce__(self) -> tuple[Callable[[Callable[[], Group]], Any], tuple[Callable[[], Group]]]:
+        return _opened_again, (self._again,)
 
     def with_read_only(self, read_only: bool = False) -> ZarrStore:
         """Return this store, which is read-only; raises `ValueError` if it should be writable."""
@@ -168,5 +157,5 @@ def _as_slice(byte_range: ByteRequest | None) -> slice:
     raise TypeError(f"expected a request of bytes that zarr has, found {byte_range!r}.")
 
 
-def _zarr_store_of(store: Opened) -> Any:
-    return store.zarr().store
+def _opened_again(again: Callable[[], Group]) -> Any:
+    return again().store
