@@ -13,7 +13,8 @@ from torch.nn.functional import interpolate
 import antialiased
 import tensorstore_ds as tsds
 from tensorstore_ds.imaging.antialias import Axis, resize_part
-from tensorstore_ds.loading.decoding import lay, place_images, windows_of
+from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.decoding import lay, place_on, windows_of
 from tensorstore_ds.reading.stored_images import Pixels
 
 #: What images of 320 x 256 become, and of those the part that is seen.
@@ -92,7 +93,7 @@ def test_other_types_have_the_same_weights(dtype: str) -> None:
 def test_a_window_has_all_pixels_that_count(plan: Any, *, is_decoded_smaller: bool) -> None:
     """Others may have any value or be missing: at each scale, and of files that cannot be decoded smaller."""
     size, rows = (320, 256), np.arange(24)
-    placements = place_images(plan, np.array([[*size, 3]] * len(rows), np.int32), rows, 0)
+    placements = place_on(Placements.whole([size] * len(rows)), plan, rows, 0)
     windows = windows_of(placements, np.array([size] * len(rows)))
     for row, (window, canvas_size) in enumerate(zip(windows, placements.size.tolist(), strict=True)):
         scale = window.scale if is_decoded_smaller else 1

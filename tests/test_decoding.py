@@ -86,7 +86,7 @@ def test_images_that_are_decoded_smaller_are_resized_at_fractions_of_pixels(
         monkeypatch.setattr(native, "core", None)
     found = tsds.StoreDataset(path, decode=plan).gather(range(len(files))).columns["image"]
     shapes, rows = np.array([[*shown(file), 3] for file in files], np.int32), np.arange(len(files))
-    placements = decoding.place_images(plan, shapes, rows, 0)
+    placements = decoding.place_on(decoding.Placements.whole(shapes[:, :2]), plan, rows, 0)
     for row, file in enumerate(files):
         np.testing.assert_array_equal(found[row].permute(1, 2, 0), placed(file, placements, row), str(row))
 
@@ -384,7 +384,7 @@ def test_random_crops_are_decoded_smaller_unless_asked_for():
         (tsds.Compose([tsds.Resize(60), tsds.RandomHorizontalFlip()]), True),
         (None, True),
     ):
-        placements = decoding.place_images(plan, sizes, rows, 0)
+        placements = decoding.place_on(decoding.Placements.whole(sizes[:, :2]), plan, rows, 0)
         assert placements.is_exact == is_exact
         scales = {window.scale for window in decoding.windows_of(placements, sizes[:, :2])}
         assert (scales == {1}) == is_exact, plan

@@ -82,17 +82,10 @@ def plans_of(decode: Decode | None) -> tuple[Plan | None, ...]:
     return tuple(decode) if isinstance(decode, Sequence) else (decode,)
 
 
-def place_images(
-    plan: Plan | None, shapes: NDArray[np.int32], rows: NDArray[np.int64], epoch: int, *, view: int = 0
-) -> Placements:
-    """Return where a plan places images of (B, 3) `shapes`, which depends only on seed, epoch, view and rows."""
-    return place_on(Placements.whole(shapes[:, :2]), plan, rows, epoch, view=view)
-
-
 def place_on(
     placements: Placements, plan: Plan | None, rows: NDArray[np.int64], epoch: int, *, view: int = 0
 ) -> Placements:
-    """Apply a plan to images that were already placed."""
+    """Apply a plan to images that were already placed. The result depends only on them, seed, epoch, view and rows."""
     if plan is None:
         return placements
     if view:  # the first view has the same random numbers as a single one
@@ -170,12 +163,11 @@ class DamagedImageError(SourceError):
 
 
 class ImageReader:
-    """Read the images of the field `name` of a split."""
+    """Read the images of the field `image` of a split."""
 
-    def __init__(self, split: Split, name: str = "image") -> None:
+    def __init__(self, split: Split) -> None:
         self._split = split
-        self._name = name
-        self._column = split[name]
+        self._column = split["image"]
         self.shapes = split.image_shapes
         self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among color images are read as RGB
         self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None

@@ -290,11 +290,8 @@ class MixedSampler(RowSampler):
 
     def signature(self) -> Hashable | None:
         """Return what the order depends on beside the epoch, or None if a function decides the shares."""
-        return (
-            None
-            if self._mixed.shares is None
-            else self._signature(self._mixed.shares.tobytes(), self._mixed.epoch_length, *self._lengths)
-        )
+        shares, length = self._mixed.shares, self._mixed.epoch_length
+        return None if shares is None else self._signature(shares.tobytes(), length, *self._lengths)
 
     def _weights(self, epoch: int) -> NDArray[np.float64]:
         if self._mixed.shares is not None:

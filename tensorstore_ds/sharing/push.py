@@ -238,20 +238,19 @@ class _Push:
         """Write a file, unless it is there with the same size and recorded SHA-256."""
         name, file = item
         self._crew.check()
-        found = self._place.find(name)
-        if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
+        earlier = self._earlier.get(file)
+        if self._has(name, file) or (earlier and self._place.copy(earlier, name) and self._has(name, file)):
             self._counter.skip(file.size)
             return
-        if (earlier := self._earlier.get(file)) is not None and self._place.copy(earlier, name):
-            found = self._place.find(name)
-            if found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256):
-                self._counter.skip(file.size)
-                return
         parts = self._parts(name, file)
         if file.size <= PART_NBYTES:
             self._place.write(name, b"".join(parts), sha256=file.sha256)
         else:
             self._place.write(name, parts, sha256=file.sha256)
+
+    def _has(self, name: str, file: File) -> bool:
+        found = self._place.find(name)
+        return found is not None and (found.nbytes, found.sha256) == (file.size, file.sha256)
 
     def _parts(self, name: str, file: File) -> Iterator[bytes]:
         """The bytes of a file in parts of `PART_NBYTES`; ends with an error if their SHA-256 differs."""

@@ -18,7 +18,7 @@ from tensorstore_ds.durable import exchange, linked, locked_folder, partial_of, 
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.format.history import states_of, steps_of
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
-from tensorstore_ds.format.root import parse_listing, parse_root
+from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import open_file, shards_of
@@ -95,10 +95,8 @@ def _check_parts(store: Store, copying: Pull) -> None:
 def _own_files(store: Store) -> dict[File, str]:
     """The names of the files that the copy has, by size and SHA-256."""
     found = {file: name for name, file in store.manifest.files.items()}
-    for _, _, folder, shard in shards_of(store.manifest):
-        where = f"{folder}/zarr.json"
-        listing = parse_listing((store.path / where).read_bytes(), where, shard)
-        found |= {file: f"{folder}/{path}" for path, file in listing.items()}
+    for split, index, folder, _ in shards_of(store.manifest):
+        found |= {file: f"{folder}/{path}" for path, file in store.listing(split, index).items()}
     return found
 
 
@@ -128,10 +126,10 @@ def _copy(store: Store, name: str, to: Path, size: int | None = None) -> None:
 
 def _keep_replaced(store: Store, manifest: Manifest, folder: Path) -> None:
     """Keep the shards that the copy lists and the new state has replaced, for readers that have the copy open."""
-    for split, _, name, shard in shards_of(store.manifest):
-        entry, where = manifest.splits.get(split), f"{name}/zarr.json"
+    for split, index, name, _ in shards_of(store.manifest):
+        entry = manifest.splits.get(split)
         if entry is not None and name in (shard_path(split, number) for number in entry.replaced):
-            for path in ("zarr.json", *parse_listing((store.path / where).read_bytes(), where, shard)):
+            for path in ("zarr.json", *store.listing(split, index)):
                 _copy(store, f"{name}/{path}", folder / name / path)
 
 

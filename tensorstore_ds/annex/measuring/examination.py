@@ -25,8 +25,9 @@ from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how
 from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.errors import OptionError, TsdsError
+from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.dataset import StoreDataset
-from tensorstore_ds.loading.decoding import Decode, Plan, place_images, plans_of
+from tensorstore_ds.loading.decoding import Decode, Plan, place_on, plans_of
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
@@ -268,7 +269,8 @@ def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:
     if others:
         raise OptionError("`decode`: expected one plan, found several views. Pass a step that learns from them.")
     rows = dataset._store_rows(np.arange(min(PLACED, len(dataset))))
-    sizes = np.unique(place_images(plan, dataset.split.image_shapes[rows], rows, 0).size, axis=0).tolist()
+    placed = place_on(Placements.whole(dataset.split.image_shapes[rows, :2]), plan, rows, 0)
+    sizes = np.unique(placed.size, axis=0).tolist()
     if len(sizes) > 1:
         raise OptionError("`decode`: expected a plan that makes images of one size, found several. Add a Resize.")
     height, width = sizes[0]

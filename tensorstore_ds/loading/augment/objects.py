@@ -117,15 +117,12 @@ def mirror_objects(
         half = torch.copysign(torch.full_like(angle, torch.pi), angle)
         mirrored = torch.stack([width - cx, cy, w, h, half - angle], 1)
         values[ORIENTED] = torch.where(flipped, mirrored, values[ORIENTED])
-    if "keypoints" in values:
-        x, y = values["keypoints"].unbind(2)
-        order = on_device(_flipped_order(x.shape[1], flip_pairs), device)
-        mirrored = torch.stack([width[:, None] - x, y], 2)[:, order]
-        values["keypoints"] = torch.where(flipped[..., None], mirrored, values["keypoints"])
-    if FRAME in values:
-        x, y = values[FRAME].unbind(2)
+    for name in values.keys() & {"keypoints", FRAME}:
+        x, y = values[name].unbind(2)
         mirrored = torch.stack([width[:, None] - x, y], 2)
-        values[FRAME] = torch.where(flipped[..., None], mirrored, values[FRAME])
+        if name == "keypoints":
+            mirrored = mirrored[:, on_device(_flipped_order(x.shape[1], flip_pairs), device)]
+        values[name] = torch.where(flipped[..., None], mirrored, values[name])
     return PackedObjects(objects.offsets, values)
 
 
