@@ -20,7 +20,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import map_tensors
-from tensorstore_ds.loading.padding import Padding
+from tensorstore_ds.loading.padding import pad_columns
 
 SIZES = [(30, 41), (17, 52), (64, 8), (33, 33), (9, 70), (48, 20), (21, 22)]
 sizes = st.lists(st.tuples(st.integers(1, 20), st.integers(1, 20)), min_size=1, max_size=5)
@@ -201,13 +201,13 @@ def test_masks_are_padded_with_what_is_ignored(ignored: int | None, fill: int) -
     masks = [image[0] % 2 for image in images]
     field = MaskField.of(("ground", "square"))
     field = MaskField(field.spec, field.classes, ignored)
-    padded = Padding(16).pad({"image": images, "mask": masks}, {"mask": field})
+    padded = pad_columns({"image": images, "mask": masks}, {"mask": field}, ["image"], 16, BufferPool())
     inside = padded["image"].image_mask
     assert padded["mask"].shape == inside.shape
     assert (padded["mask"][~inside] == fill).all()
     assert all(map(torch.equal, [m[:h, :w] for m, (h, w) in zip(padded["mask"], SIZES, strict=True)], masks))
     with pytest.raises(ValueError, match=r"^mask: expected masks of the sizes of their images, \[\[30, 41\], "):
-        Padding().pad({"image": images, "mask": masks[::-1]}, {"mask": field})
+        pad_columns({"image": images, "mask": masks[::-1]}, {"mask": field}, ["image"], 1, BufferPool())
 
 
 def test_masks_follow_transforms_that_change_sizes(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
 from tensorstore_ds.loading.crew import alone
 from tensorstore_ds.loading.fields import as_detection, as_tuple, objects_in
-from tensorstore_ds.loading.padding import PackedPatches, PaddedImages, Padding
+from tensorstore_ds.loading.padding import PackedPatches, Pad, PaddedImages
 from tensorstore_ds.loading.samples import Batch, Samples, divided
 
 #: Type of `batch_transform`, such as `Compose`: called with a batch, the rows of its samples in the
@@ -35,7 +35,7 @@ class StoreCollate:
     #: For other loaders, which reuse this collate_fn (Accelerate): applied where the batch is made, on the CPU.
     batch_transform: TransformsBatches | None = None
     sampler: Any = None  #: has the epoch for `batch_transform`, set by the code that iterates
-    padding: Padding | None = None  #: padding of images, or None to leave them as they are
+    pad: Pad | None = None  #: pads or cuts images, or None to leave them as they are
     defers: bool = False  #: whether parts of a batch are `Deferred` until it is on its device, for our loader only
     keeps_rows: bool = False  #: whether our loader gets the rows of a batch, to transform it itself
 
@@ -65,17 +65,20 @@ class StoreCollate:
 
     def _keeps_columns(self, batch: Batch) -> bool:
         """Whether collating returns the columns of a batch, one or more, as they are."""
-        by_user = self.collate_fn is not None or self.dataset._by_sample
-        changes = by_user or self.padding is not None or self.dataset.return_as == "torchvision"
         objects = any(isinstance(value, PackedObjects) for value in batch.columns.values())
-        return bool(batch.columns) and not (changes or objects)
+        return bool(batch.columns) and self._keeps_values and not objects
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether transforming before collating gives the same result, so that any thread may do it."""
         objects = objects_in(self.dataset.fields, self.dataset.schema)
-        as_stored = self.collate_fn is None and not self.dataset._by_sample and self.dataset.return_as != "torchvision"
         ours = isinstance(transform, OfBatches) and transform._has_no_state
-        return ours and as_stored and self.padding is None and (self.how == "packed" or not objects)
+        return ours and self._keeps_values and (self.how == "packed" or not objects)
+
+    @property
+    def _keeps_values(self) -> bool:
+        """Whether collating changes no images and no values of a target."""
+        by_user = self.collate_fn is not None or self.dataset._by_sample
+        return not by_user and self.pad is None and self.dataset.return_as != "torchvision"
 
     def collate(self, batch: Any) -> Any:
         """Collate a `Batch`, or a list of transformed samples."""
@@ -84,12 +87,10 @@ class StoreCollate:
             if self.collate_fn is not None:
                 with alone():
                     return self.collate_fn(samples)
-            if self.padding is None:
-                return collate_samples(samples, self.how)
-            return self._pad_samples(samples, self.padding)
+            return collate_samples(samples, self.how) if self.pad is None else self._pad_samples(samples, self.pad)
         columns: dict[str, Any] = dict(batch.columns)
-        if self.padding is not None:
-            columns = self.padding.pad(columns, self.dataset.schema, self.dataset.image_names)
+        if self.pad is not None:
+            columns = self.pad(columns, self.dataset.schema, self.dataset.image_names)
         if self.dataset.return_as == "torchvision":
             return as_detection(columns, self.dataset.schema, batch.rows, self.how, defers=self.defers)
         for name, value in batch.columns.items():
@@ -99,9 +100,9 @@ class StoreCollate:
             columns["objects_dropped"] = batch.dropped
         if self.dataset.return_as == "tuple":
             return as_tuple(columns, self.dataset.schema)
-        return columns if self.padding is None else _with_members(columns)
+        return columns if self.pad is None else _with_members(columns)
 
-    def _pad_samples(self, samples: list[Any], padding: Padding) -> Any:
+    def _pad_samples(self, samples: list[Any], pad: Pad) -> Any:
         """Collate samples with images as `PaddedImages`, in dicts by the field's name, in tuples first."""
         first, fields, images = samples[0], self.dataset.schema, self.dataset.image_names
         if isinstance(first, tuple):
@@ -115,7 +116,7 @@ class StoreCollate:
             found = f"a {type(first).__name__}"
             wanted = f'collate_images="padded": expected samples with the member {images[0]}'
             raise ValueError(f"{wanted}, found {found}.")
-        padded = padding.pad(columns, fields, images)
+        padded = pad(columns, fields, images)
         collated = {n: collate_samples(v, self.how) if v is columns[n] else v for n, v in padded.items()}
         return tuple(collated.values()) if isinstance(first, tuple) else _with_members(collated)
 

@@ -56,8 +56,8 @@ from tensorstore_ds.loading.padding import (
     CollateImages,
     PackedPatches,
     PaddedImages,
-    Padding,
-    Patching,
+    pad_columns,
+    patch_columns,
 )
 from tensorstore_ds.loading.read_ahead import ReadAhead
 from tensorstore_ds.loading.resident import DeviceSplit, ResidencyChoice, choose
@@ -285,11 +285,11 @@ class DataLoader(data.DataLoader[Batches]):
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
         self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch
         if isinstance(dataset, Samples) and in_batches:
-            padding = None
+            pad = None
             if collate_images != "list":
-                made = Patching if collate_images == "patches" else Padding
-                padding = made(size_divisor, BufferPool() if workers else self._pool)
-            collate_fn = whole = StoreCollate(collate, dataset, collate_fn, padding=padding)
+                made = patch_columns if collate_images == "patches" else pad_columns
+                pad = functools.partial(made, size_divisor=size_divisor, pool=BufferPool() if workers else self._pool)
+            collate_fn = whole = StoreCollate(collate, dataset, collate_fn, pad=pad)
             on_cpu = self.device is None or self.device.type == "cpu"
             by_threads = not workers and self.residency != "device"
             if batch_transform is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -49,44 +48,37 @@ class PackedPatches(NamedTuple):
     image_offsets: Tensor  #: (B + 1,) int64, where the patches of each image begin, and their number
 
 
-@dataclass(frozen=True)
-class Padding:
-    """Options for padding the images of a loader's batches, and the masks with them."""
-
-    size_divisor: int = 1
-    pool: BufferPool = field(default_factory=BufferPool)
-
-    def pad(
-        self, columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str] = ("image",)
-    ) -> dict[str, Any]:
-        """Return the columns of a batch, with `images` as `PaddedImages`, and masks padded with their ignored value."""
-        padded = {name: pad_images(columns[name], self.size_divisor, pool=self.pool) for name in images}
-        result: dict[str, Any] = {**columns, **padded}
-        for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
-            masks = list(columns[name])
-            own = next(image for image in images if name.endswith(image.removeprefix("image")))
-            sizes = padded[own].image_size.tolist()
-            found = [list(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in masks]
-            if found != sizes:
-                raise ValueError(f"{name}: expected masks of the sizes of their images, {sizes}, found {found}.")
-            ignored = np.iinfo(mask.spec.dtype).max if mask.ignored is None else mask.ignored
-            result[name] = _padded(masks, padded[own].image.shape[-2:], ignored, self.pool)
-        return result
+#: Pads the columns of a batch that are these images, and the masks with them, by the fields.
+Pad = Callable[[Mapping[str, Any], Mapping[str, Field], Sequence[str]], dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Patching(Padding):
-    """Options for cutting the images of a loader's batches into patches of `size_divisor`, and the masks with them."""
+def pad_columns(
+    columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str], size_divisor: int, pool: BufferPool
+) -> dict[str, Any]:
+    """Return the columns of a batch, with `images` as `PaddedImages`, and masks padded with their ignored value."""
+    padded = {name: pad_images(columns[name], size_divisor, pool=pool) for name in images}
+    result: dict[str, Any] = {**columns, **padded}
+    for name, mask in of_kind({name: fields[name] for name in columns if name in fields}, MaskField).items():
+        masks = list(columns[name])
+        own = next(image for image in images if name.endswith(image.removeprefix("image")))
+        sizes = padded[own].image_size.tolist()
+        found = [list(each.shape) if isinstance(each, Tensor) else type(each).__name__ for each in masks]
+        if found != sizes:
+            raise ValueError(f"{name}: expected masks of the sizes of their images, {sizes}, found {found}.")
+        ignored = np.iinfo(mask.spec.dtype).max if mask.ignored is None else mask.ignored
+        result[name] = _padded(masks, padded[own].image.shape[-2:], ignored, pool)
+    return result
 
-    def pad(
-        self, columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str] = ("image",)
-    ) -> dict[str, Any]:
-        """Return the columns of a batch, with `images` as `PackedPatches`, and masks as patches (T, P, P)."""
-        packed = {name: pack_patches(columns[name], self.size_divisor, pool=self.pool) for name in images}
-        for name in of_kind({name: fields[name] for name in columns if name in fields}, MaskField):
-            layers = [mask[None] for mask in columns[name]]
-            packed[name] = pack_patches(layers, self.size_divisor, pool=self.pool).image[:, 0]  # type: ignore[assignment]
-        return {**columns, **packed}
+
+def patch_columns(
+    columns: Mapping[str, Any], fields: Mapping[str, Field], images: Sequence[str], size_divisor: int, pool: BufferPool
+) -> dict[str, Any]:
+    """Return the columns of a batch, with `images` as `PackedPatches`, and masks as patches (T, P, P)."""
+    packed: dict[str, Any] = {name: pack_patches(columns[name], size_divisor, pool=pool) for name in images}
+    for name in of_kind({name: fields[name] for name in columns if name in fields}, MaskField):
+        layers = [mask[None] for mask in columns[name]]
+        packed[name] = pack_patches(layers, size_divisor, pool=pool).image[:, 0]
+    return {**columns, **packed}
 
 
 def pack_patches(

@@ -11,7 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,16 +38,6 @@ _NOT_LISTED = b'"sha256": "%b"' % _ZEROS.encode()
 _GROUP_NBYTES = len(dump_json(GROUP))
 
 
-class DataFile(NamedTuple):
-    """A file with an array's bytes: place of its shard in the split, path in the shard, least and most bytes."""
-
-    shard: int
-    path: str
-    layout: Layout
-    least: int
-    most: int
-
-
 def check_root_files(manifest: Manifest) -> list[Problem]:
     """Whether the manifest lists just the files that lie above its shards."""
     groups = {f"{name}/zarr.json" for name in manifest.splits}
@@ -71,8 +61,8 @@ def check_data_files(files: StoreFiles) -> list[Problem]:
     return problems
 
 
-def data_files(manifest: Manifest, split: str, names: Iterable[str]) -> Iterator[DataFile]:
-    """The files with the bytes of these fields, shard by shard."""
+def data_files(manifest: Manifest, split: str, names: Iterable[str]) -> Iterator[tuple[int, str, Layout, int, int]]:
+    """Yield the shard, the path in it, the layout, and the least and most bytes of the files of these fields."""
     known: dict[tuple[str, int], tuple[str, Layout, int, int]] = {}  # most of thousands of shards have as many rows
     fields = [(name, manifest.fields[name]) for name in names]
     arrays = [(n, f, path, f"{n}/{path}" if path else n) for n, f in fields for path in f.arrays]
@@ -83,7 +73,7 @@ def data_files(manifest: Manifest, split: str, names: Iterable[str]) -> Iterator
                 geometry = manifest.arrays(shard)[array]
                 known[array, rows] = f"{array}/{geometry.data_path}", geometry.layout, *geometry.file_nbytes
             if rows:
-                yield DataFile(i, *known[array, rows])
+                yield i, *known[array, rows]
 
 
 def check_shard(files: StoreFiles, split: str, index: int, listing: Mapping[str, File]) -> list[Problem]:
