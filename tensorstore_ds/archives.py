@@ -81,9 +81,7 @@ class Archive:
 
     def is_folder(self, name: str) -> bool:
         """Whether there are files below a name; the archive itself is the name ``""``."""
-        prefix = f"{name}/" if name else ""
-        i = bisect_left(self.names, prefix)
-        return i < len(self.names) and self.names[i].startswith(prefix)
+        return next(self.below(name), None) is not None
 
     def below(self, name: str) -> Iterator[str]:
         """The files below a folder, relative to it, in string order."""

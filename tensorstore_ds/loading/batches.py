@@ -170,26 +170,9 @@ def collate_samples(samples: Sequence[Any], how: Collate) -> Any:
 class IndexBatch(list[int]):
     """Indices of a batch for a worker, with the (seed, epoch) for random transforms."""
 
-    draw: tuple[int, int] = (0, 0)
-
-
-@dataclass(frozen=True, slots=True)
-class IndexBatches:
-    """Indices for torch's own loader, with the (seed, epoch) of the iteration."""
-
-    batches: Any  #: torch's batch sampler, or its sampler without automatic batching
-    begin: Callable[[], tuple[tuple[int, int], Iterator[Any]]]  #: returns an iteration's (seed, epoch), and its indices
-
-    def __len__(self) -> int:
-        return len(self.batches)
-
-    def __iter__(self) -> Iterator[Any]:
-        draw, batches = self.begin()
-        for batch in batches:
-            if isinstance(batch, list):
-                batch = IndexBatch(batch)
-                batch.draw = draw
-            yield batch
+    def __init__(self, indices: Iterable[int], draw: tuple[int, int]) -> None:
+        super().__init__(indices)
+        self.draw = draw
 
 
 class PersistentBatches(Iterator[Any]):

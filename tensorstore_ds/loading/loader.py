@@ -24,7 +24,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.augment.compose import Views
 from tensorstore_ds.loading.batches import (
-    IndexBatches,
+    IndexBatch,
     PersistentBatches,
     StoreCollate,
     TransformsBatches,
@@ -523,11 +523,11 @@ class DataLoader(data.DataLoader[Batches]):
         After another iterator has begun, the earlier one raises RuntimeError. An iterator also raises RuntimeError in a
         different process than the one that created it.
         """
+        return Epoch(self._begin, self._stats, self._transform, self._count, self._idle, self._static)
 
-        def count() -> int:
-            return len(self._index_batches(self._position.start))
-
-        return Epoch(self._begin, self._stats, self._transform, count, self._idle, self._static)
+    def _count(self) -> int:
+        """Return the number of batches of the epoch that the last iterator began."""
+        return len(self._index_batches(self._position.start))
 
     def _begin(self) -> tuple[Position, Iterator[Any]]:
         """Return an iterator's position and batches at its first batch: Lightning sets the epoch after `iter`."""
@@ -544,7 +544,9 @@ class DataLoader(data.DataLoader[Batches]):
             return position, batches if self.device is None else iter(
                 DevicePrefetcher(batches, self.device, timer=self._copies)
             )
-        self._draw_as_torch(position)
+        if generator_of(self._ordering) is not None and position.drawn is None:
+            # torch's iterators draw a seed for workers before the order: then both loaders have one order.
+            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
         if self.residency == "device":
             if self._resident is None:
                 self._resident = DeviceSplit(cast(StoreDataset, dataset), self.device or torch.device("cpu"))
@@ -556,11 +558,6 @@ class DataLoader(data.DataLoader[Batches]):
         group, first = self._grouping(dataset), position.batch * (self.batch_size or 1)
         run = feed.begin(key, lambda: self._run(dataset, position, key, lambda: group(self._batches(position), first)))
         return position, feed.batches(run, functools.partial(self._following, dataset, position))
-
-    def _draw_as_torch(self, position: Position) -> None:
-        """Draw a seed for workers before the order, as torch's iterators do, so that both loaders have one order."""
-        if generator_of(self._ordering) is not None and position.drawn is None:
-            torch.empty((), dtype=torch.int64).random_(generator=self.generator)
 
     def _threads(self) -> Feed:
         """The threads of this process."""
@@ -661,19 +658,7 @@ class DataLoader(data.DataLoader[Batches]):
     @property
     def _index_sampler(self) -> Any:
         """The sampler that torch's own loader uses in this process."""
-        # torch's iterator and persistent workers keep this: a cycle would end workers only at the next garbage
-        # collection, which is late.
-        me = weakref.proxy(self)
-
-        def begin() -> tuple[tuple[int, int], Iterator[Any]]:
-            position = me._position
-            batches = me._dealing(position)
-            if me._read_ahead is not None:
-                first = position.batch * (me.batch_size or 1)
-                batches = me._read_ahead.before(batches, lambda batch: np.atleast_1d(np.array(batch)), first)
-            return (me.seed, position.epoch), batches
-
-        return IndexBatches(self._index_batches(), begin)
+        return _IndexBatches(self)
 
     def _dealing(self, position: Position) -> Iterator[Any]:
         """Iterate over the indices of a position's epoch, from its batch on."""
@@ -694,6 +679,27 @@ class DataLoader(data.DataLoader[Batches]):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_feed": None}  # a copy has threads of its own
+
+
+class _IndexBatches:
+    """Indices for torch's own loader, with the (seed, epoch) of the iteration."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        # torch's iterator and persistent workers keep this: a cycle would end workers only at the next garbage
+        # collection, which is late.
+        self._loader: DataLoader[Any] = weakref.proxy(loader)
+
+    def __len__(self) -> int:
+        return len(self._loader._index_batches())
+
+    def __iter__(self) -> Iterator[Any]:
+        loader, position = self._loader, self._loader._position
+        draw, batches = (loader.seed, position.epoch), loader._dealing(position)
+        if loader._read_ahead is not None:
+            first = position.batch * (loader.batch_size or 1)
+            batches = loader._read_ahead.before(batches, lambda batch: np.atleast_1d(np.array(batch)), first)
+        for batch in batches:
+            yield IndexBatch(batch, draw) if isinstance(batch, list) else batch
 
 
 def _of_views(

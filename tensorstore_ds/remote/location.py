@@ -78,9 +78,6 @@ class Location:
         """The URL, on the Hub with the commit of its revision when this object was made. It may contain a password."""
         return self._given
 
-    def __reduce__(self) -> tuple[type[Location], tuple[str]]:
-        return Location, (self._given,)
-
     def __repr__(self) -> str:
         return f"<Location {self.url}>"
 

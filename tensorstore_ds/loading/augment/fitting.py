@@ -137,7 +137,7 @@ class ResizeToPatches(Fitting):
         patch_size: height and width of a patch in pixels.
         max_patches: largest number of patches of an image. For a number of pixels, divide it by ``patch_size ** 2``.
         min_patches: smallest number of patches of an image, unless its shape allows none between the two numbers.
-        exact: in a decode plan, whether JPEG files are decoded at their own size, as in `Resize`.
+        exact: as in `Resize`.
     """
 
     _fixes_size = False
@@ -172,8 +172,7 @@ class CenterCrop(Fitting):
 
     Args:
         size: size of the part in pixels, one number or (height, width). Smaller images are padded with `fill`.
-        min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
-            are dropped. In a decode plan, it compares the stored box with the result of all steps.
+        min_visibility: as in `RandomCrop`.
     """
 
     _moves_only = True
@@ -231,9 +230,7 @@ class Letterbox(Fitting):
     Args:
         size: size of the results in pixels, one number or (height, width).
         fill: value of the borders, by default 114 as in the YOLO family.
-        exact: in a decode plan, whether JPEG files are decoded at their own size, which gives the bits of torchvision.
-            False decodes at 1/2, 1/4 or 1/8 where that has enough pixels, which is faster. None is True, unless the
-            plan crops at random.
+        exact: as in `Resize`.
     """
 
     def __init__(self, size: int | Sequence[int], *, fill: float = 114, exact: bool | None = None) -> None:

@@ -202,8 +202,7 @@ class RandomResizedCrop(Cropping):
         size: size of the results in pixels, one number or (height, width).
         scale: smallest and largest share of the image's area.
         ratio: smallest and largest width divided by height.
-        min_visibility: smallest share of a box's area, in [0, 1], that must be visible in the result. Objects with less
-            are dropped. In a decode plan, it compares the stored box with the result of all steps.
+        min_visibility: as in `RandomCrop`.
         exact: in a decode plan, whether JPEG files are decoded at their own size, which gives the bits of torchvision.
             None and False decode at 1/2, 1/4 or 1/8 where that has enough pixels, which is faster.
     """
