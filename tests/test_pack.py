@@ -275,7 +275,7 @@ def test_a_full_disk_is_one_line(
     """It is noticed beforehand or, if others fill the disk meanwhile, while files are written."""
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=free))
-    monkeypatch.setattr(module._Advance, "__call__", no_room)
+    monkeypatch.setattr(module, "adding", lambda total, progress: no_room)
     for run, source in ((tsds.pack, folder), (tsds.unpack, packed)):
         with pytest.raises(tsds.errors.OutputError, match=rf"{said}\. Make room"):
             run(source, tmp_path / "out")

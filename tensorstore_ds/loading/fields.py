@@ -195,11 +195,11 @@ def as_sample(
             rotated = wrapped["oriented_boxes"].clone()
             rotated[:, 4] = -torch.rad2deg(rotated[:, 4])  # torchvision's angles are degrees, counterclockwise
             wrapped["oriented_boxes"] = tv_tensors.BoundingBoxes(rotated, format="CXCYWHR", canvas_size=canvas)
-        if wrap and "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints"):
+        if wrap and "keypoints" in wrapped:
             from tensorstore_ds.loading.paired_keypoints import paired
 
             wrapped = sample[objects] = paired(wrapped, of_kind(fields, ObjectsField)[objects], canvas)
-        elif "keypoints" in wrapped and hasattr(tv_tensors, "KeyPoints") and return_as != "torchvision":
+        elif "keypoints" in wrapped and return_as != "torchvision":
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     images = images_in(sample, fields)
     for name in images:

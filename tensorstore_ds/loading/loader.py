@@ -289,14 +289,14 @@ class DataLoader(data.DataLoader[Batches]):
             if collate_images != "list":
                 made = patch_columns if collate_images == "patches" else pad_columns
                 pad = functools.partial(made, size_divisor=size_divisor, pool=BufferPool() if workers else self._pool)
-            collate_fn = whole = StoreCollate(collate, dataset, collate_fn, pad=pad)
+            whole = StoreCollate(collate, dataset, collate_fn, pad=pad)
             on_cpu = self.device is None or self.device.type == "cpu"
             by_threads = not workers and self.residency != "device"
-            if batch_transform is not None:
-                if on_cpu and by_threads and whole.commutes_with(batch_transform):
-                    self._in_threads = cast(OfBatches, batch_transform)
-                else:
-                    self._transform, collate_fn = batch_transform, replace(whole, keeps_rows=True)
+            if batch_transform is not None and on_cpu and by_threads and whole.commutes_with(batch_transform):
+                self._in_threads = cast(OfBatches, batch_transform)
+            else:
+                self._transform = batch_transform
+            collate_fn = replace(whole, keeps_rows=self._transform is not None)
             self._collated = replace(collate_fn, defers=by_threads and not on_cpu).for_loader
         super().__init__(
             dataset,

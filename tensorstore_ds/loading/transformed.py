@@ -19,6 +19,7 @@ from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan, place_on
+from tensorstore_ds.loading.feed import Source
 from tensorstore_ds.loading.moving import can_move, can_normalize, is_move, move, only_moves
 from tensorstore_ds.loading.samples import Batch, Samples
 from tensorstore_ds.plugins import Plugin
@@ -28,11 +29,8 @@ from tensorstore_ds.plugins import Plugin
 DECODERS = {"device": Plugin("tensorstore_ds.annex.device_decoding", "device_decoder", "JPEG files, by an NVIDIA GPU")}
 
 
-class Decoder(Protocol):
-    """Gathers a batch in a thread, and decodes it in the script's thread once it is collated."""
-
-    def gather(self, indices: NDArray[np.int64], pool: BufferPool, draw: tuple[int, int]) -> Batch:
-        """A batch as `Samples.gather` returns it, with images that are still to be decoded."""
+class Decoder(Source, Protocol):
+    """Gathers a batch in a thread, with images that it decodes in the script's thread once the batch is collated."""
 
     def decode(self, batch: Any) -> Any:
         """A collated batch with its images."""
