@@ -82,6 +82,9 @@ class TsdsError(Exception):
     photos.tsds: expected one of the splits train, val, found 'test'.
     """
 
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""  # without other members; a `KeyError` would add quotes
+
 
 class _ProblemError(TsdsError):
     """An error with the list of problems that caused it."""
@@ -165,9 +168,6 @@ class UnknownNameError(OptionError, KeyError):
     split train: expected one of the fields image, label, size, key, found 'lable'. Did you mean label?
     """
 
-    def __str__(self) -> str:
-        return str(self.args[0])  # a `KeyError` shows its message in quotes
-
 
 class ConversionError(TsdsError, RuntimeError):
     """The machine stopped a conversion, for example because the disk is full or a worker process died."""
@@ -193,9 +193,6 @@ class UnfinishedError(ConversionError):
         super().__init__(message, tasks, of)
         self.tasks, self.of = tasks, of
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ResidencyError(TsdsError, RuntimeError):
     """This machine cannot hold or drop a store's bytes as requested."""
@@ -215,9 +212,6 @@ class TrainingStopped(TrainingError):
     def __init__(self, message: str, signal: int) -> None:
         super().__init__(message, signal)
         self.signal = signal
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class RemoteError(TsdsError, ConnectionError):
