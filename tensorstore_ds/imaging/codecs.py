@@ -12,7 +12,7 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -98,10 +98,9 @@ def decode_image(
     """
     if isinstance(source, np.ndarray):
         return from_array(source, color, key)
-    if isinstance(source, bytes):
-        header = read_image_header(source, max_pixels=max_pixels, key=key)
-        return decode_file(source, header, color=color, key=key, on_decode=on_decode)
-    return _decode_opened(source, color, key, on_decode)
+    header = read_image_header(source, max_pixels=max_pixels, key=key)
+    data = source if isinstance(source, bytes) else b""
+    return decode_file(data, header, color=color, key=key, on_decode=on_decode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +109,7 @@ class ImageHeader:
 
     `size` is (height, width) as the image is shown, `channels` 1 or 3 and `dtype` as it is decoded. `jpeg` is the
     header of a JPEG file, `orientation` EXIF's number for its pixels, and `png` the header of a plain PNG file. `image`
-    is the undecoded image of all other files.
+    is the undecoded image of all other files, or a PIL image.
     """
 
     size: tuple[int, int]
@@ -122,8 +121,12 @@ class ImageHeader:
     png: PngHeader | None = None
 
 
-def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
-    """Read an image file's header without decoding pixels. Raises the errors of `decode_image`."""
+def read_image_header(source: bytes | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageHeader:
+    """Read the header of an image file, or of a PIL image, without decoding. Raises the errors of `decode_image`."""
+    if not isinstance(source, bytes):
+        check_pixels((source.height, source.width), max_pixels, key)
+        return _header_of(source)
+    data = source
     if (png := read_png_header(data)) is not None:
         check_pixels((png.height, png.width), max_pixels, key)
         return ImageHeader((png.height, png.width), png.channels, png=png)
@@ -131,11 +134,14 @@ def read_image_header(data: bytes, *, max_pixels: int = MAX_PIXELS, key: str = "
     if jpeg is not None and jpeg.is_plain:
         check_pixels((jpeg.height, jpeg.width), max_pixels, key)
         return ImageHeader((jpeg.height, jpeg.width), jpeg.components, jpeg)
-    image = open_image(data, max_pixels=max_pixels, key=key)
-    size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
-    if jpeg is not None:
-        return ImageHeader(size, channels, jpeg, orientation=orientation(image))
-    return ImageHeader(size, channels, None, image, dtype_of(image.mode))
+    header = _header_of(open_image(data, max_pixels=max_pixels, key=key))
+    return header if jpeg is None else replace(header, jpeg=jpeg, image=None, dtype="uint8")
+
+
+def _header_of(image: Image.Image) -> ImageHeader:
+    channels, turn = 3 if color_of(image.mode) == "color" else 1, orientation(image)
+    size = image.size if turn >= 5 else image.size[::-1]
+    return ImageHeader(size, channels, None, image, dtype_of(image.mode), turn)
 
 
 def decode_file(
@@ -148,15 +154,17 @@ def decode_file(
     scale: int = 1,
 ) -> NDArray[Any]:
     """Decode like `decode_image` after the header was read, a JPEG file at 1/`scale` (1, 2, 4 or 8), rounded up."""
-    if header.png is not None:
-        if on_decode is not None:
-            on_decode(math.prod(header.size) * _PEAK_NBYTES)
-        image = decode_png(data, header.png) or open_image(data, max_pixels=2**63, key=key)
-        return _decode_opened(image, color, key, None)
-    if header.jpeg is None:
-        return _decode_opened(header.image or open_image(data, max_pixels=2**63, key=key), color, key, on_decode)
     if on_decode is not None:
-        on_decode(header.jpeg.height * header.jpeg.width * _PEAK_NBYTES)
+        on_decode(decoding_nbytes(header))
+    if header.jpeg is None:
+        image = header.image if header.png is None else decode_png(data, header.png)
+        image = image or open_image(data, max_pixels=2**63, key=key)
+        try:
+            return from_image(_upright(image), color, key)
+        except SourceError:
+            raise
+        except Exception as error:
+            raise damaged(key, "this image is damaged", error) from error
     try:
         pixels = decode_jpeg(data, header.jpeg, channels=header.channels, scale=scale)
     except DamagedJpegError as error:
@@ -170,17 +178,6 @@ def decode_file(
     return from_array(pixels, color, key)
 
 
-def _decode_opened(image: Image.Image, color: Color, key: str, on_decode: OnDecode | None) -> NDArray[Any]:
-    if on_decode is not None:
-        on_decode(image.width * image.height * (_PEAK_HEIF_NBYTES if image.format in HEIF_FORMATS else _PEAK_NBYTES))
-    try:
-        return from_image(_upright(image), color, key)
-    except SourceError:
-        raise
-    except Exception as error:
-        raise damaged(key, "this image is damaged", error) from error
-
-
 def decoding_nbytes(header: ImageHeader) -> int:
     """Estimated bytes of memory for decoding an image."""
     is_heif = header.image is not None and header.image.format in HEIF_FORMATS
@@ -188,20 +185,18 @@ def decoding_nbytes(header: ImageHeader) -> int:
 
 
 def open_decoded(
-    source: bytes | Image.Image, *, color: Color = "auto", key: str = "image", max_pixels: int = MAX_PIXELS
+    data: bytes, header: ImageHeader, *, color: Color = "auto", key: str = "image"
 ) -> Image.Image | NDArray[Any]:
-    """Return the upright image as Pillow's own, for `from_image`, or the pixels of a JPEG.
+    """Return the upright image as Pillow's own, for `from_image`, or the pixels of a JPEG, after the header was read.
 
     Pillow's image takes no more memory than its pixels. Converting it to an array takes two more copies. Raises the
     errors of `decode_image`.
     """
-    if isinstance(source, bytes):
-        header = read_image_header(source, max_pixels=max_pixels, key=key)
-        if header.jpeg is not None:
-            return decode_file(source, header, color=color, key=key)
-        source = header.image or open_image(source, max_pixels=max_pixels, key=key)
+    if header.jpeg is not None:
+        return decode_file(data, header, color=color, key=key)
+    image = header.image or open_image(data, max_pixels=2**63, key=key)
     try:
-        return _upright(source)
+        return _upright(image)
     except Exception as error:
         raise damaged(key, "this image is damaged", error) from error
 

@@ -22,11 +22,8 @@ from tensorstore_ds.imaging.codecs import (
     OnDecode,
     bad_image,
     check_pixels,
-    color_of,
     decode_file,
-    decode_image,
     decoding_nbytes,
-    dtype_of,
     from_array,
     from_image,
     further_frames,
@@ -34,8 +31,6 @@ from tensorstore_ds.imaging.codecs import (
     lost_alpha,
     open_decoded,
     open_image,
-    orientation,
-    oriented_size,
     read_image_header,
 )
 from tensorstore_ds.imaging.jpeg import JPEG, scale_for
@@ -163,46 +158,39 @@ class WholePicture(Picture):
     """An array, an image of Pillow, or the bytes of a file, which are decoded as a whole when pixels are first read."""
 
     def __init__(self, image: Any, color: Color, max_pixels: int, key: str) -> None:
-        self._image, self._color, self._max_pixels, self._key = image, color, max_pixels, key
+        self._color, self._key = color, key
         self._decoded: Any = None
         self._header: ImageHeader | None = None
-        self._opened: Any = None  # the image of Pillow, if there is one
         if isinstance(image, np.ndarray):
             self._decoded = from_array(image, color, key)
             self.shape, self.dtype = self._decoded.shape, self._decoded.dtype
             return
+        self._header = header = read_image_header(image, max_pixels=max_pixels, key=key)
         if isinstance(image, bytes):
-            self._header = header = read_image_header(image, max_pixels=max_pixels, key=key)
             self.file, self.file_nbytes = image, len(image)
-            self.can_scale = header.jpeg is not None and header.orientation == 1
-            size, channels, dtype, opened = header.size, header.channels, header.dtype, header.image
-            self.format = (opened.format or "") if opened is not None else "JPEG" if header.png is None else "PNG"
             self.is_file, self.is_storable = True, is_storable(image)
-        else:
-            check_pixels((image.height, image.width), max_pixels, key)
-            size, channels = oriented_size(image), 3 if color_of(image.mode) == "color" else 1
-            dtype, opened = dtype_of(image.mode), image
-        self._opened = opened
+        opened, self.can_scale = header.image, header.jpeg is not None and header.orientation == 1
+        self.format = (opened.format or "") if opened is not None else "JPEG" if header.png is None else "PNG"
         self.left_out = () if opened is None else further_frames(opened, key)
-        self.shape, self.dtype = (*size, _CHANNELS.get(color, channels)), np.dtype(dtype)
-        self.is_recolored = self.shape[2] != channels
+        self.shape, self.dtype = (*header.size, _CHANNELS.get(color, header.channels)), np.dtype(header.dtype)
+        self.is_recolored = self.shape[2] != header.channels
         self.is_large = self.file is not None and self.nbytes >= LARGE_NBYTES
 
     @property
     def is_turned(self) -> bool:
-        turned = self._header.orientation if self._header is not None else 1
-        return turned >= 5 or (self._opened is not None and orientation(self._opened) >= 5)
+        return self._header is not None and self._header.orientation >= 5
 
     def pixels(self, scale: int = 1, on_decode: OnDecode | None = None) -> NDArray[Any]:
-        if self._header is None or self.file is None:
-            image = self._image if self._decoded is None else self._decoded
-            return decode_image(image, color=self._color, key=self._key, on_decode=on_decode)
+        if self._header is None:
+            return np.asarray(self._decoded)
         how: Any = {"color": self._color, "key": self._key, "on_decode": on_decode, "scale": scale}
-        pixels = decode_file(self.file, self._header, **how)
+        pixels = decode_file(self.file or b"", self._header, **how)
+        if self.file is None:
+            return pixels
         if scale == 1 and pixels.shape[:2] != self.size:  # of a PNG with its EXIF behind its pixels
             message = f"expected an image of {self.size[0]}x{self.size[1]} (height x width), as its header says"
             raise bad_image(self._key, "size-mismatch", f"{message}, found {pixels.shape[0]}x{pixels.shape[1]}.")
-        self._note_alpha(self._opened)
+        self._note_alpha(self._header.image)
         return pixels
 
     def walk(self, on_decode: OnDecode | None = None) -> tuple[NDArray[np.uint32], ImageSums] | None:
@@ -231,16 +219,15 @@ class WholePicture(Picture):
             yield self._as_pixels(part)
 
     def close(self) -> None:
-        self._image = self._opened = self._decoded = self._header = self.file = None
+        self._decoded = self._header = self.file = None
 
     def _note_alpha(self, decoded: Any) -> None:
         if self._color != "rgba" and decoded is not None and not isinstance(decoded, np.ndarray):
             self.left_out = tuple(dict.fromkeys((*self.left_out, *lost_alpha(decoded, self._key))))
 
     def _part(self, top: int, left: int, bottom: int, right: int) -> Any:
-        if self._decoded is None:
-            self._decoded = open_decoded(self._image, color=self._color, key=self._key, max_pixels=self._max_pixels)
-            self._image = None
+        if self._decoded is None and self._header is not None:
+            self._decoded = open_decoded(self.file or b"", self._header, color=self._color, key=self._key)
         if isinstance(self._decoded, np.ndarray):
             return self._decoded[top:bottom, left:right]
         return self._decoded.crop((left, top, right, bottom))
@@ -267,9 +254,7 @@ def open_picture(
     if isinstance(image, PicturePart):
         return image.in_color(color, key)
     if isinstance(image, str | Path):
-        if not as_files and (opened := _opened_by_parts(image, color, key)) is not None:
-            if whole:
-                check_pixels(opened.size, max_pixels, key)
+        if not as_files and (opened := _opened_by_parts(image, color, key, max_pixels if whole else None)) is not None:
             return opened
         image = read_file(image, key)
     return WholePicture(image, color, max_pixels, key)
@@ -280,17 +265,14 @@ def read_header(
 ) -> Picture:
     """Return a closed `Picture`, of which only the header of the file was read. Raises the errors of `open_picture`."""
     if isinstance(image, str | Path):
-        if not as_files and (opened := _opened_by_parts(image, color, key)) is not None:
+        if not as_files and (opened := _opened_by_parts(image, color, key, max_pixels if whole else None)) is not None:
             opened.close()
-            if whole:
-                check_pixels(opened.size, max_pixels, key)
             return opened
         # If the header is wrong, the bytes of the file tell what it is.
         with open_file(image, key) as file, contextlib.suppress(SourceError):
             found = open_image(file, max_pixels=max_pixels, key=key)
             picture = WholePicture(found, color, max_pixels, key)
-            picture.is_file, picture.format = True, found.format or ""
-            picture.file_nbytes = file.seek(0, os.SEEK_END)
+            picture.is_file, picture.file_nbytes = True, file.seek(0, os.SEEK_END)
             file.seek(0)
             picture.is_storable = is_storable(file.read(_HEAD_NBYTES))
             return picture
@@ -305,8 +287,10 @@ def is_jpeg(image: Any, key: str) -> bool:
     return bool(image[:2] == JPEG) if isinstance(image, bytes) else getattr(image, "format", None) == "JPEG"
 
 
-def _opened_by_parts(image: str | Path, color: Color, key: str) -> Picture | None:
+def _opened_by_parts(image: str | Path, color: Color, key: str, max_pixels: int | None) -> Picture | None:
     if (suffix := os.path.splitext(image)[1].lower()) not in OPENERS:  # noqa: PTH122  # a `Path` takes 10 us
         return None
     opened: Picture | None = OPENERS[suffix].load()(open_file(image, key), color=color, key=key)
+    if opened is not None and max_pixels is not None:
+        check_pixels(opened.size, max_pixels, key)
     return opened
