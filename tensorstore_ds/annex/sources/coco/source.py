@@ -9,9 +9,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import chain, combinations, count, pairwise
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar
+from typing import Any, BinaryIO, ClassVar
 
 import msgspec
 import numpy as np
@@ -44,7 +45,17 @@ from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, 
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.schema import Keypoints
-from tensorstore_ds.regular_files import as_utf8, encoding_of, entries, is_dir, is_file, open_file, os_errors
+from tensorstore_ds.regular_files import (
+    as_utf8,
+    encoding_of,
+    entries,
+    is_dir,
+    is_file,
+    open_file,
+    os_errors,
+    read_file,
+    status_of,
+)
 from tensorstore_ds.sources.annotations import ObjectReader, Row
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
@@ -64,35 +75,6 @@ _AT_ONCE = 1 << 12  # references created at a time
 Table = tuple[NDArray[np.int64], NDArray[np.int32]]
 _PLACE_BITS = 33
 _PLACE = (1 << _PLACE_BITS) - 1
-
-
-@dataclass(slots=True)
-class _Json:
-    """A file that is read in pieces.
-
-    `members` are in UTF-8. `mark` is the number of bytes of the byte order mark, which `encoding` excludes. `data` is
-    the whole file in UTF-8 if it has a different encoding.
-    """
-
-    path: str
-    members: JsonPieces
-    encoding: str
-    mark: int = 0
-    data: bytes = b""
-
-    def in_file(self, table: Table) -> Table:
-        """Convert positions of annotations in the decoded data to positions in the file."""
-        if not self.data or not len(table[0]):
-            return table
-        unit = 2 if self.encoding.startswith("utf-16") else 4
-        data = np.frombuffer(self.data, np.uint8)
-        units = ((data & 0xC0) != 0x80).astype(np.uint8)  # each character begins with such a byte
-        units += (data >= 0xF0) if unit == 2 else 0  # which takes two units of UTF-16
-        begins = table[0] & _PLACE
-        edges, of = np.unique(np.concatenate([begins, begins + table[1]]), return_inverse=True)
-        between = np.add.reduceat(units, np.concatenate([[0], edges]), dtype=np.int64)[:-1]
-        first, last = (between.cumsum() * unit + self.mark)[of].reshape(2, -1)
-        return (table[0] & ~_PLACE) + first, (last - first).astype(np.int32)
 
 
 class _Ids:
@@ -213,7 +195,7 @@ class CocoSource(Source):
 
     name: ClassVar[str] = "coco"
     scanned: ClassVar[tuple[str, ...] | None] = (
-        *("_jsons", "_encodings", "_labels", "_points", "_keypoints", "_values", "_classes", "_has_several"),
+        *("_jsons", "_labels", "_points", "_keypoints", "_values", "_classes", "_has_several"),
     )
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
@@ -222,7 +204,6 @@ class CocoSource(Source):
         above = is_file(path) and self._root.name == "annotations"
         self.images = options.images or (self._root.parent if above else self._root)
         self._jsons: dict[str, tuple[str, str]] = {}  # by split, those of the objects and of the captions
-        self._encodings: dict[str, str] = {}  # of JSON files
         self._labels: dict[str, dict[Id, int]] = {}  # by split, those of the ids of categories
         self._points: dict[str, dict[Id, tuple[int, ...]]] = {}  # the places of a category's keypoints
         self._keypoints = 0
@@ -322,13 +303,11 @@ class CocoSource(Source):
         """Read the annotations at some byte ranges of a file, in UTF-8."""
         if not places:
             return
-        encoding = self._encodings[json]
-        with open_file(self._root / json, json) as file:
+        with _in_utf8(self._root / json, json) as (file, _):
             for place in places.split(","):
                 begin, end = map(int, place.split(":"))
                 file.seek(begin)
-                text = file.read(end - begin)
-                yield text if encoding == "utf-8" else text.decode(encoding, "replace").encode()
+                yield file.read(end - begin)
 
     def _class_names(self, splits: Mapping[str, _Split]) -> tuple[str, ...]:
         """The classes of all splits; sets the label of each category."""
@@ -437,19 +416,11 @@ class CocoSource(Source):
         return found
 
     @contextmanager
-    def _opened(self, json: str) -> Iterator[_Json]:
+    def _opened(self, json: str) -> Iterator[JsonPieces]:
         """Open a file and find its members; raises `SourceError` if it is not COCO."""
-        with os_errors(json), open_file(self._root / json, json, limit=FILE_LIMIT) as file:
-            head = file.read(4)
-            encoding, data = encoding_of(head), b""
-            mark = {"utf-8-sig": 3, "utf-16": 2, "utf-32": 4}.get(encoding, 0)
-            if encoding in ("utf-16", "utf-32"):
-                encoding = f"{encoding}-{'le' if head[0] == 0xFF else 'be'}"
-            encoding = encoding.removesuffix("-sig")
-            if encoding != "utf-8":
-                data = as_utf8(head + file.read(), json, "json")
+        with os_errors(json), _in_utf8(self._root / json, json) as (file, start):
             try:
-                pieces = JsonPieces(io.BytesIO(data) if data else file, 0 if data else mark)
+                pieces = JsonPieces(file, start)
                 _ = pieces.members
             except MemberError as error:
                 raise SourceError(Problem(json, "annotation", f"{error}."), "Write the file again.") from error
@@ -459,8 +430,7 @@ class CocoSource(Source):
                 is_none = str(error).startswith("expected JSON")
                 message = f"{error}." if is_none else f"expected COCO's JSON, found another one: {error}."
                 raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
-            self._encodings[json] = encoding
-            yield _Json(json, pieces, encoding, mark, data)
+            yield pieces
 
     def _read_captions(self, json: str, prefix: str, found: _Split) -> Table:
         """Read captions from a file of the same images, whose ids may differ; returns a table like `_places`."""
@@ -512,6 +482,22 @@ class CocoSource(Source):
             return best, not hits(best)
 
 
+@contextmanager
+def _in_utf8(path: Path, where: str) -> Iterator[tuple[BinaryIO, int]]:
+    """A file in UTF-8, and the length of its byte order mark. One in UTF-16 or UTF-32 is in memory as a whole."""
+    with open_file(path, where, limit=FILE_LIMIT) as file:
+        if (encoding := encoding_of(file.read(4))).startswith("utf-8"):
+            yield file, 3 if encoding == "utf-8-sig" else 0
+        else:
+            status = status_of(path)
+            yield io.BytesIO(_decoded(path, where, status.st_size, status.st_mtime_ns)), 0
+
+
+@lru_cache(1)
+def _decoded(path: Path, where: str, *identity: int) -> bytes:
+    return as_utf8(read_file(path, where, FILE_LIMIT), where, "json")
+
+
 class _Finder:
     """Finds files in folders, each listed once, and images by the last parts of their paths."""
 
@@ -551,14 +537,14 @@ def _has(hashes: array[int], hashed: int) -> bool:
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _images(json: _Json, found: _Split) -> _Images:
+def _images(file: JsonPieces, found: _Split) -> _Images:
     """Read the list of images; problems of entries are noted."""
     images = _Images()
     decode = Decoder("images", Image, found.ledger)
-    for first, piece, listed in decode.pieces(json.members):
+    for first, piece, listed in decode.pieces(file):
         names = []
         for i, raw, each in zip(count(first), piece.values, listed, strict=False):
-            where = f"{json.path}: image {i}"
+            where = f"{found.json}: image {i}"
             id: Id | None
             try:
                 image = decode.checked(each, raw, where)
@@ -673,12 +659,12 @@ def _check_claims(splits: Mapping[str, _Split]) -> None:
 # --- categories and annotations -----------------------------------------------------------------------------------
 
 
-def _note_categories(json: _Json, found: _Split) -> None:
+def _note_categories(file: JsonPieces, found: _Split) -> None:
     decode = Decoder("categories", Category, found.ledger)
     try:
         given = [
             decode.checked(each, raw, f"{found.json}: category {i}")
-            for first, piece, listed in decode.pieces(json.members)
+            for first, piece, listed in decode.pieces(file)
             for i, raw, each in zip(count(first), piece.values, listed, strict=False)
         ]
     except MemberError as error:
@@ -704,18 +690,18 @@ def _note_categories(json: _Json, found: _Split) -> None:
                 found.ledger.unread('"skeleton"', f"{found.json}: category {category.name}", "categories")
 
 
-def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
+def _places(file: JsonPieces, found: _Split) -> tuple[Table, Table]:
     """Positions of the objects and captions in a file; notes which values they have."""
     rows, bare, texts = ((array("q"), array("i")) for _ in range(3))
     bare_numbers = array("q")  # numbers of the annotations in `bare`, which have no box
     decode = Decoder("annotations", Annotation, found.ledger)
     others = 0
     missing: dict[Id, list[int]] = {}  # number of the first annotation, and how many more have this id
-    for first, piece, listed in decode.pieces(json.members):
+    for first, piece, listed in decode.pieces(file):
         owners = found.ids.rows([None if isinstance(each, MemberError) else each.image_id for each in listed])
         lists = piece.values, listed, owners, piece.begins()
         for i, raw, entry, owner, place in zip(count(first), *lists, strict=False):
-            where = f"{json.path}: annotation {i}"
+            where = f"{found.json}: annotation {i}"
             try:
                 each = decode.checked(entry, raw, where)
                 box, is_caption = _read_some(each, where, found)
@@ -749,17 +735,17 @@ def _places(json: _Json, found: _Split) -> tuple[Table, Table]:
     else:
         for key, i in zip(bare[0], bare_numbers, strict=True):
             path = found.paths[owner := key >> _PLACE_BITS]
-            message = f"{json.path}: annotation {i}: expected a box, found none. Add a bbox."
+            message = f"{found.json}: annotation {i}: expected a box, found none. Add a bbox."
             found.bad.setdefault(owner, []).append(Problem(path, "annotation", message))
     if others:
         message = f"not stored: {others:,} annotations without a box or a caption."
-        found.left_out.append(Problem(json.path, "not-listed", message))
+        found.left_out.append(Problem(found.json, "not-listed", message))
     for id, (first, further) in missing.items():
         more = f" and {further:,} more annotations have" if further else " has"
         message = f"expected an image with this id, which annotation {first}{more}, found none."
-        where = f"{json.path}: image_id {id!r}"
+        where = f"{found.json}: image_id {id!r}"
         found.problems.append(Problem(where, "no-image", f"{message} Add the image, or remove them."))
-    of_objects, of_captions = (json.in_file((np.asarray(keys), np.asarray(sizes))) for keys, sizes in (rows, texts))
+    of_objects, of_captions = ((np.asarray(keys), np.asarray(sizes)) for keys, sizes in (rows, texts))
     return of_objects, of_captions
 
 
