@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Unpack, cast
@@ -126,7 +126,7 @@ def convert_source(
     or `check`, the result becomes a part of another store: it stays in ``OUT.partial``, without notes on encoding and
     size.
     """
-    return _Conversion(source, out, options, notify, like, check).run()
+    return _Conversion(source, Build(out, notify), options, notify, like, check).run()
 
 
 def _streams(source: object) -> dict[str, Iterable[Any]]:
@@ -184,24 +184,17 @@ def check_apart(source: Path, out: Path) -> None:
         )
 
 
+@dataclass
 class _Conversion:
     """Shards of a source, converted or taken over from an earlier run, and committed."""
 
-    def __init__(
-        self,
-        source: Source,
-        out: Path,
-        options: ConvertOptions,
-        notify: OnProgress,
-        like: RaggedImageField | None,
-        check: Callable[[Field], None] | None,
-    ) -> None:
-        self._source = source
-        self._like, self._check = like, check
-        self._options = options
-        self._notify = notify
-        self._common = b""  # `identities` of the files that all samples share, after the scan
-        self._build = Build(out, notify)
+    _source: Source
+    _build: Build
+    _options: ConvertOptions
+    _notify: OnProgress
+    _like: RaggedImageField | None
+    _check: Callable[[Field], None] | None
+    _common: bytes = b""  #: `identities` of the files that all samples share, after the scan
 
     def run(self) -> Summary:
         """Convert, commit, and return the summary."""

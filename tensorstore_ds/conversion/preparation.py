@@ -194,7 +194,9 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
         if out is not None and options.encoding.name == "raw" and options.layout == "memmap":
             check_fits_disk(out, sum(map(len, splits.values())) * nbytes)
-        check_memory(nbytes)
+        if nbytes > (limit := memory_limit()):
+            needed = f"at least {nbytes:,} bytes of memory are needed for one image, {limit:,} may be used"
+            raise ConversionError(f"{needed}. Choose a smaller `size`.")
     prepared = learn(source, contents, splits, options.image, options.on_error)
     field = prepared.format.fields["image"]
     row_nbytes = field.arrays[""].row_nbytes if field.one_shape else 0
@@ -310,16 +312,6 @@ def _encoded(
 def check_fits_disk(out: Path, nbytes: int) -> None:
     """Raise `ConversionError` if samples need more bytes than are free on the disk of `out`."""
     check_room(out, nbytes, ConversionError, "Make room, choose another disk, or a smaller `size`.")
-
-
-def check_memory(needed: int) -> None:
-    """Raise `ConversionError` for images that need more bytes of pixels than this process may use."""
-    limit = memory_limit()
-    if needed > limit:
-        raise ConversionError(
-            f"at least {needed:,} bytes of memory are needed for one image, {limit:,} may be used. "
-            "Choose a smaller `size`."
-        )
 
 
 # --- all headers ------------------------------------------------------------------------------------------------

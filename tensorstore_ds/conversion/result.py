@@ -173,35 +173,31 @@ def notes_of_unused(options: ConvertOptions, encoding: str, *, makes_jpeg: bool)
             yield "`check` changes nothing here: images are decoded anyway."
 
 
-def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> list[str]:
-    """Notes if class names were given for values that have none."""
-    notes = []
+def notes_of_classes(options: ConvertOptions, fields: Mapping[str, Field]) -> Iterator[str]:
+    """Class names that were given for values that have none."""
     if options.classes and not any(field.classes for field in fields.values()):
         names = ", ".join(name for name in fields if name not in OWN_FIELDS) or "none but the image"
         what = "no sample has a label, a mask or labels of objects"
-        notes.append(f"`classes` was not used: {what}. Found the fields {names}: check their names.")
+        yield f"`classes` was not used: {what}. Found the fields {names}: check their names."
     mask = fields.get("mask")
     if options.classes and mask is not None and mask.kind != MaskField.kind:
         expected = "a mask with classes has whole numbers (H, W)"
-        notes.append(f"mask is stored as an array, {mask.describe()}: {expected}.")
-    return notes
+        yield f"mask is stored as an array, {mask.describe()}: {expected}."
 
 
-def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> list[str]:
-    """Notes for the user on the `doubtful_boxes` of all samples."""
-    notes = []
+def notes_of_doubtful(doubtful: Mapping[str, list[Any]], options: ConvertOptions) -> Iterator[str]:
+    """The `doubtful_boxes` of all samples."""
     if (
         FRACTIONS in doubtful and options.boxes == "auto" and not isinstance(options.cut, ImageTiles)
     ):  # a tile may have a corner of a box
         n, example = doubtful[FRACTIONS]
         which = "1 object is" if n == 1 else f"{n:,} objects are"
         advice = 'Pass `boxes="fraction"` if they are fractions of the image, or `boxes="pixels"` if they are pixels.'
-        notes.append(f"{which} within 0 and 1 pixel, such as {example}. {advice}")
+        yield f"{which} within 0 and 1 pixel, such as {example}. {advice}"
     if CUT in doubtful:
         n, example = doubtful[CUT]
         which = "1 box is" if n == 1 else f"{n:,} boxes are"
-        notes.append(f"{which} cut at the edge of the image to less than half of the area, such as {example}.")
-    return notes
+        yield f"{which} cut at the edge of the image to less than half of the area, such as {example}."
 
 
 def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] | None]) -> list[str]:
@@ -218,28 +214,26 @@ def note_of_swapped(options: ConvertOptions, sizes: Iterable[Mapping[str, int] |
     return [f"{what}: pass {width}x{height} if height and width were mixed up."]
 
 
-def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> list[str]:
+def note_of_keypoints(fields: Mapping[str, Field], whole: Statistics) -> Iterator[str]:
     """Keypoints that are absent, and in how many objects that have others."""
-    notes = []
     for name, each in of_kind(fields, ObjectsField).items():
         objects, *counts = cast(ObjectSums, whole[name]).keypoints or [0]
         of_each = Counter(dict(zip(each.keypoints, counts, strict=False)))
         absent = [f"{keypoint} in {n:,}" for keypoint, n in of_each.most_common() if n]
         shown = ", ".join(absent[:NAMED]) + (f", and {len(absent) - NAMED} more" if len(absent) > NAMED else "")
         if absent:
-            notes.append(f"keypoints that are absent, of {objects:,} objects with keypoints: {shown}.")
-    return notes
+            yield f"keypoints that are absent, of {objects:,} objects with keypoints: {shown}."
 
 
-def note_of_unlabelled(fields: Mapping[str, Field], splits: Mapping[str, tuple[int, Mapping[str, Any]]]) -> list[str]:
+def note_of_unlabelled(
+    fields: Mapping[str, Field], splits: Mapping[str, tuple[int, Mapping[str, Any]]]
+) -> Iterator[str]:
     """Number of samples without a label, if others have one or could; `splits` are rows and statistics of each."""
-    notes = []
     for each in of_kind(fields, LabelField):
         bare = {name: rows - sum(found[each]["class_counts"]) if rows else 0 for name, (rows, found) in splits.items()}
         shown = ", ".join(f"{count:,} of {splits[name][0]:,} in {name}" for name, count in bare.items() if count)
         if shown:
-            notes.append(f"samples without {'a label' if each == 'label' else each}: {shown}.")
-    return notes
+            yield f"samples without {'a label' if each == 'label' else each}: {shown}."
 
 
 def note_of_size(nbytes: int, file_nbytes: int) -> list[str]:

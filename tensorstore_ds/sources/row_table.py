@@ -19,7 +19,7 @@ from tensorstore_ds.sources.annotations import changed
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
 from tensorstore_ds.sources.json_files import MemberError, kind
 from tensorstore_ds.sources.names import number_classes, numbered_keypoints, order_classes, told_apart
-from tensorstore_ds.sources.samples import parts_of
+from tensorstore_ds.sources.samples import object_values
 
 #: A class as a data set has it: its number, or its name.
 Label = int | str
@@ -64,9 +64,9 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
         if not _is_whole(given.get(name, ()), limit):
             raise MemberError(f"expected whole numbers from 0 to {limit - 1} as {name}, found others")
     try:
-        values = parts_of("", {"image": b"", "objects": given}).objects or {}
-    except SourceError as error:
-        raise MemberError(error.problems[0].message.rstrip(".")) from error
+        values = object_values(given)
+    except ValueError as error:
+        raise MemberError(str(error)) from error
     count = len(next(iter(values.values())))
     if labels is not None and len(labels) != count:
         raise MemberError(f"expected a label for each of {count} objects, found {len(labels)}")

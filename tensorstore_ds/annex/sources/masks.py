@@ -20,7 +20,7 @@ from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sam
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
 from tensorstore_ds.sources.mask_folders import MaskFolders, endings_of, find_mask_folders, has_xml, masks_in
 from tensorstore_ds.sources.names import number_classes, read_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, no_samples, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, drop_unions, no_samples, split_names
 
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
@@ -124,10 +124,7 @@ class MaskSource(Source):
             if not ids:
                 left_out.append(no_samples(where))
                 del rows[path.stem]
-        for name, parts in find_unions(rows).items():
-            message = f"not stored twice: it is the union of {', '.join(parts)}."
-            left_out.append(Problem(f"{_LISTS}/{name}.txt", "split-union", message))
-            del rows[name]
+        drop_unions(Splits(rows, left_out=left_out), lambda name: f"{_LISTS}/{name}.txt")
         stored = {int(row) for some in rows.values() for row in some}
         for i, reference in enumerate(references):
             if i not in stored:
