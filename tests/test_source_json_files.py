@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tensorstore_ds.sources import json_files
-from tensorstore_ds.sources.json_files import JsonPieces, MemberError
+from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.json_files import JsonPieces
 
 #: Elements with what may be taken for the end of one: objects in lists, in texts, and beside texts that end with \.
 ELEMENTS: list[Any] = [
@@ -56,7 +57,7 @@ def test_all_values_wherever_the_pieces_end(nbytes: int, monkeypatch: pytest.Mon
             assert [json.loads(raw) for _, raw in found] == values
             assert all(data[at : at + len(raw)] == raw for at, raw in found)
         assert list(pieces.pieces("none")) == list(pieces.pieces("missing")) == []
-        with pytest.raises(MemberError, match="n: expected a list, found another value"):
+        with pytest.raises(FormError, match="n: expected a list, found another value"):
             pieces.pieces("n")
 
 
@@ -82,7 +83,7 @@ def test_damaged_files(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         try:
             expected = json.loads(damaged)
         except (ValueError, RecursionError):
-            with pytest.raises(MemberError, match="expected JSON"):
+            with pytest.raises(FormError, match="expected JSON"):
                 _ = JsonPieces(io.BytesIO(damaged)).members
         else:
             assert list(JsonPieces(io.BytesIO(damaged)).members) == list(expected)
@@ -91,7 +92,7 @@ def test_damaged_files(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_place_of_an_error_is_the_place_in_the_file(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_bytes(b'{"images": [' + b'{"id": 1}, ' * 200_000 + b'{"id": ?}]}')
-    with path.open("rb") as file, pytest.raises(MemberError) as caught:
+    with path.open("rb") as file, pytest.raises(FormError) as caught:
         _ = JsonPieces(file).members
     assert f"(byte {path.stat().st_size - 4})" in str(caught.value)
 
@@ -113,5 +114,5 @@ def test_short_lists_are_read_once() -> None:
 
 
 def test_a_member_that_comes_twice() -> None:
-    with pytest.raises(MemberError, match="expected each member once, found 'a' again"):
+    with pytest.raises(FormError, match="expected each member once, found 'a' again"):
         _ = JsonPieces(io.BytesIO(b'{"a": [1], "b": 2, "a": []}')).members

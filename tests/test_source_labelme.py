@@ -15,7 +15,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import blank, case, check, field, keys, objects, scan, write
 from tensorstore_ds.annex.sources.labelme import read_shapes
-from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.forms import FormError
 
 NAN = float("nan")
 GOLDEN = r"""{"version": "5.4.1", "flags": {"blurred": true, "night": false}, "shapes": [
@@ -109,7 +109,7 @@ def test_points_of_one_name_are_taken_once() -> None:
     ],
 )
 def test_shapes_that_are_refused(shapes: list[Any], message: str) -> None:
-    with pytest.raises(MemberError, match=message):
+    with pytest.raises(FormError, match=message):
         read_shapes(shapes)
 
 

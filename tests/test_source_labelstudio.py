@@ -12,7 +12,7 @@ import pytest
 from labelling_files import Case, blank, case, check, field, keys, objects, reasons, refused, scan, write
 from tensorstore_ds.annex.sources.labelstudio import read_results
 from tensorstore_ds.format.kinds import LabelField
-from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.forms import FormError
 
 NAN = float("nan")
 GOLDEN = """[{"id": 1, "annotations": [
@@ -162,12 +162,12 @@ def test_a_box_turns_around_its_upper_left_corner(degrees: float) -> None:
     ],
 )
 def test_results_that_are_refused(result: Any, message: str) -> None:
-    with pytest.raises(MemberError, match=message):
+    with pytest.raises(FormError, match=message):
         read_results([result])
 
 
 def test_an_image_of_two_sizes() -> None:
-    with pytest.raises(MemberError, match="expected an image of one size"):
+    with pytest.raises(FormError, match="expected an image of one size"):
         read_results([BOX, {**BOX, "id": "other", "original_width": 201}])
 
 

@@ -13,8 +13,8 @@ import pytest
 from labelling_files import refusing
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources import xml
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.xml import (
-    ElementError,
     file_root,
     flag,
     folder_roots,
@@ -216,7 +216,7 @@ def test_roots_are_told_from_first_bytes(tmp_path: Path) -> None:
 def value(read: Callable[..., object], *texts: str | None) -> object:
     try:
         return read(*texts)
-    except ElementError:
+    except FormError:
         return None
 
 
@@ -254,6 +254,6 @@ def test_places() -> None:
     ],
 )
 def test_what_is_wrong_with_a_value(read: Callable[[], object], message: str) -> None:
-    with pytest.raises(ElementError) as caught:
+    with pytest.raises(FormError) as caught:
         read()
     assert str(caught.value) == message

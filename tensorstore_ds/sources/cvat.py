@@ -16,12 +16,12 @@ from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.base import FLAGS, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 from tensorstore_ds.sources.xml import (
     ABSENT,
-    ElementError,
     Place,
     file_root,
     flag,
@@ -136,13 +136,10 @@ class CvatSource(AnnotatedSource):
                 if row in seen:
                     message = f"expected each image once in {xml}, found it again in line {line}. Remove one."
                     raise SourceError(Problem(images.paths[row], "duplicate-key", message))
-                objects, unstored = read_image(element)
+                with placed(images.paths[row], "Correct the entry, or remove it.", prefix=f"{where}: "):
+                    objects, unstored = read_image(element)
             except SourceError as error:
                 self._annotations.problems += error.problems
-                continue
-            except ElementError as error:
-                message = f"{where}: {error}. Correct the entry, or remove it."
-                self._annotations.problems.append(Problem(images.paths[row], "annotation", message))
                 continue
             seen.add(row)
             for unread in _unread(element):
@@ -187,8 +184,8 @@ def read_image(image: Element) -> tuple[list[AnnotatedObject], Counter[str]]:
                 unstored["shapes"] += shape.tag != "tag"
                 continue
             flags = _flags(shape)
-        except ElementError as error:
-            raise ElementError(f"shape {i}: {error}") from error
+        except FormError as error:
+            raise FormError(f"shape {i}: {error}") from error
         unstored["masks"] += shape.tag == "mask"
         if group != "0":
             groups.setdefault(group, []).append(len(objects))
@@ -203,12 +200,12 @@ def _object(shape: Element) -> AnnotatedObject | None:
         x1, y1, x2, y2 = _numbers(shape, "xtl", "ytl", "xbr", "ybr")
         degrees = number(shape.get("rotation", "0"), "rotation")
         if degrees and not all(map(math.isfinite, (degrees, x1, y1, x2, y2))):
-            raise ElementError("expected finite numbers in a rotated box, found others")
+            raise FormError("expected finite numbers in a rotated box, found others")
         return AnnotatedObject.of_rectangle(_label(shape), (x1, y1, x2, y2), degrees)
     if shape.tag == "polygon":
         places = _places(shape)
         if len(places) < 3:
-            raise ElementError(f"expected three points of a polygon or more, found {len(places)}")
+            raise FormError(f"expected three points of a polygon or more, found {len(places)}")
         return AnnotatedObject.around(_label(shape), polygon=places)
     if shape.tag == "ellipse":
         x, y, rx, ry = _numbers(shape, "cx", "cy", "rx", "ry")
@@ -227,7 +224,7 @@ def _object(shape: Element) -> AnnotatedObject | None:
 def _label(shape: Element) -> str:
     label = (shape.get("label") or "").strip()
     if not label:
-        raise ElementError(f"expected the attribute label of <{shape.tag}>, found none")
+        raise FormError(f"expected the attribute label of <{shape.tag}>, found none")
     return label
 
 
@@ -238,7 +235,7 @@ def _numbers(shape: Element, *keys: str) -> tuple[float, ...]:
 def _finite(text: str | None, name: str) -> float:
     value = number(text, name)
     if not math.isfinite(value):
-        raise ElementError(f"expected {name}, a finite number, found {shown(text)}")
+        raise FormError(f"expected {name}, a finite number, found {shown(text)}")
     return value
 
 
@@ -249,7 +246,7 @@ def _places(shape: Element) -> list[Place]:
         x, comma, y = pair.partition(",")
         position = parse_point(x, y if comma else None, _label(shape))
         if position == ABSENT:
-            raise ElementError(f"expected numbers in points, found {shown(pair)}")
+            raise FormError(f"expected numbers in points, found {shown(pair)}")
         places.append(position)
     return places
 

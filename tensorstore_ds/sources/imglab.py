@@ -19,12 +19,12 @@ from tensorstore_ds.regular_files import is_file, os_errors
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, Annotations
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, walk_files
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
-    ElementError,
     Place,
     file_root,
     flag,
@@ -249,7 +249,7 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
 
 
 def _object(element: Element, where: str, image: str) -> AnnotatedObject:
-    try:
+    with placed(image, "Correct the entry, or remove it.", prefix=f"{where}: "):
         left, top, width, height = (number(element.get(key), key) for key in ("left", "top", "width", "height"))
         flags: dict[str, int] = {}
         for key in (*FLAGS, "ignore"):
@@ -257,9 +257,6 @@ def _object(element: Element, where: str, image: str) -> AnnotatedObject:
                 name = "difficult" if key == "ignore" else key  # do not count it: neither as found nor as missed
                 flags[name] = flags.get(name, 0) | flag(text, key)
         keypoints = keypoints_of(_keypoint(part) for part in element.iterfind("part"))
-    except ElementError as error:
-        message = f"{where}: {error}. Correct the entry, or remove it."
-        raise SourceError(Problem(image, "annotation", message)) from error
     text = element.findtext("label")
     label = (element.get("label", "") if text is None else text).strip()
     return AnnotatedObject(label, (left, top, left + width, top + height), flags, keypoints)
@@ -268,5 +265,5 @@ def _object(element: Element, where: str, image: str) -> AnnotatedObject:
 def _keypoint(part: Element) -> tuple[str, Place]:
     name = (part.get("name") or "").strip()
     if not name:
-        raise ElementError("expected the attribute name of <part>, found none")
+        raise FormError("expected the attribute name of <part>, found none")
     return name, parse_point(part.get("x"), part.get("y"), name)

@@ -17,6 +17,7 @@ import msgspec
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.strict_json import MAX_VALUES, load_object
 from tensorstore_ds.regular_files import as_utf8, read_file
+from tensorstore_ds.sources.forms import FormError
 
 #: What msgspec raises about JSON that is none, or another one.
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -49,10 +50,6 @@ _CUT_SHORT = "expected JSON, found its end too early: it was cut short"
 
 #: The parts of an object at the top of a text: strings, brackets, and what tells names from values.
 _PART = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}:,]', re.DOTALL)
-
-
-class MemberError(Exception):
-    """A value of the wrong form; the message says what was expected and found, but not where."""
 
 
 def read_object(path: Path, where: str, limit: int) -> dict[str, Any]:
@@ -137,12 +134,12 @@ class JsonPieces:
         found: dict[str, tuple[int, int]] = {}
         for name, place in self.find():
             if name in found:
-                raise MemberError(f"expected each member once, found {name[:200]!r} again")
+                raise FormError(f"expected each member once, found {name[:200]!r} again")
             found[name] = place
         return found
 
     def find(self) -> Iterator[tuple[str, tuple[int, int]]]:
-        """The members, parsed as far as iterated. Raises `MemberError` if the file is not JSON, or has no object."""
+        """The members, parsed as far as iterated. Raises `FormError` if the file is not JSON, or has no object."""
         at = self._after(self._start, b"{")
         is_open = self._read(at, 1) != b"}"
         while is_open:
@@ -159,7 +156,7 @@ class JsonPieces:
             if is_open := self._read(at, 1) != b"}":
                 at = self._after(at, b",")
         if (end := self._after(at, b"}")) < self._nbytes:
-            raise MemberError(f"expected JSON, found: trailing characters (byte {end})")
+            raise FormError(f"expected JSON, found: trailing characters (byte {end})")
 
     def read(self, name: str) -> bytes:
         """JSON of a member; empty if it is missing."""
@@ -167,11 +164,11 @@ class JsonPieces:
         return self._read(begin, end - begin)
 
     def pieces(self, name: str) -> Iterator[Piece]:
-        """Elements of a list; none if it is null or missing. Raises `MemberError` for other values."""
+        """Elements of a list; none if it is null or missing. Raises `FormError` for other values."""
         begin, end = self.members.get(name, (0, 0))
         head = self._read(begin, min(1, end))
         if head not in (b"", b"n", b"["):
-            raise MemberError(f"{name}: expected a list, found {'an object' if head == b'{' else 'another value'}")
+            raise FormError(f"{name}: expected a list, found {'an object' if head == b'{' else 'another value'}")
         return (piece for piece, _ in self._pieces(begin, _elements)) if head == b"[" else iter(())
 
     def _end(self, at: int) -> int:
@@ -217,7 +214,7 @@ class JsonPieces:
             nbytes = _PIECE
 
     def _check(self, error: Exception, at: int, data: bytes, nbytes: int) -> None:
-        """Raise `MemberError` unless more bytes after `data`, which begins at `at`, could make it JSON."""
+        """Raise `FormError` unless more bytes after `data`, which begins at `at`, could make it JSON."""
         found = _BYTE.search(str(error))
         is_early = isinstance(error, RecursionError) or (found is not None and int(found[1]) < len(data) - 1)
         if is_early or self._is_last(at, data, nbytes):
@@ -234,7 +231,7 @@ class JsonPieces:
 
     def _expect(self, at: int, mark: bytes) -> None:
         if (found := self._read(at, 1)) != mark:
-            raise MemberError(f"expected JSON, found: invalid character (byte {at})" if found else _CUT_SHORT)
+            raise FormError(f"expected JSON, found: invalid character (byte {at})" if found else _CUT_SHORT)
 
     def _gap(self, at: int) -> int:
         """Position after white space."""
@@ -262,9 +259,9 @@ def _leading(decode: Callable[[bytes], Any], text: bytes) -> tuple[Any, int]:
             text = text[: min(int(found[1]), len(text) - 1)].rstrip(_WHITE)
 
 
-def _moved(error: BaseException, start: int) -> MemberError:
+def _moved(error: BaseException, start: int) -> FormError:
     """The error with the position in the file, for a text that begins at `start`."""
-    return MemberError(_BYTE.sub(lambda found: f"(byte {int(found[1]) + start})", unlike(error)))
+    return FormError(_BYTE.sub(lambda found: f"(byte {int(found[1]) + start})", unlike(error)))
 
 
 def first_members(text: str) -> set[str]:
@@ -318,32 +315,32 @@ def _types(said: str) -> str:
 
 
 def finite(value: object, name: str) -> float:
-    """A number; raises `MemberError` for anything else, including booleans and NaN."""
+    """A number; raises `FormError` for anything else, including booleans and NaN."""
     with contextlib.suppress(OverflowError):  # of a whole number beyond all floats
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
             return float(value)
-    raise MemberError(f"expected {name}, a number, found {kind(value)}")
+    raise FormError(f"expected {name}, a number, found {kind(value)}")
 
 
 def text(value: object, name: str) -> str:
     """A text that is not empty, stripped."""
     if isinstance(value, str) and value.strip():
         return value.strip()
-    raise MemberError(f"expected {name}, a text, found {kind(value)}")
+    raise FormError(f"expected {name}, a text, found {kind(value)}")
 
 
 def members(value: object, name: str) -> Mapping[str, Any]:
     """An object; null is an empty one."""
     if value is None or isinstance(value, dict):
         return value or {}
-    raise MemberError(f"expected {name}, an object, found {kind(value)}")
+    raise FormError(f"expected {name}, an object, found {kind(value)}")
 
 
 def values(value: object, name: str) -> list[Any]:
     """A list; null is an empty one."""
     if value is None or isinstance(value, list):
         return value or []
-    raise MemberError(f"expected {name}, a list, found {kind(value)}")
+    raise FormError(f"expected {name}, a list, found {kind(value)}")
 
 
 def kind(value: object) -> str:

@@ -10,7 +10,7 @@ from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Reference, Source, SourceOptions
 from tensorstore_ds.sources.files import encoding_problem, glance, walk_files
-from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.paths import inside
 
 
@@ -60,7 +60,7 @@ def damage(where: str, what: str, advice: str) -> Iterator[None]:
     """
     try:
         yield
-    except (TsdsError, MemberError):
+    except (TsdsError, FormError):
         raise
     except Exception as error:  # Arrow and HDF5 raise errors of their own, and OSError without a number
         check_machine(where, error)

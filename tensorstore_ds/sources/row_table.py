@@ -17,7 +17,8 @@ from tensorstore_ds.format.manifest_parser import parse_fields
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.annotations import changed
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, SourceOptions
-from tensorstore_ds.sources.json_files import MemberError, kind
+from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.json_files import kind
 from tensorstore_ds.sources.names import number_classes, numbered_keypoints, order_classes, told_apart
 from tensorstore_ds.sources.samples import object_values
 
@@ -50,26 +51,26 @@ class RowObjects:
 def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> RowObjects:
     """Objects from lists by the names of `OBJECT_VALUES`, with NaN for None; other members are ignored.
 
-    Raises `MemberError` unless each has M values.
+    Raises `FormError` unless each has M values.
     """
     given = {name: _with_nan(members[name]) for name in OBJECT_VALUES if members.get(name) is not None}
     given.pop("labels", None)
     around = ["boxes"] * ("oriented_boxes" in given and "boxes" not in given)  # their hulls
     names = (*around, *given, *(["labels"] if labels is not None else []))
     if any(not isinstance(each, list) for each in given.values()):
-        raise MemberError(f"expected lists of {', '.join(given)}, found something else")
+        raise FormError(f"expected lists of {', '.join(given)}, found something else")
     if not any(given.values()) and not labels:
         return RowObjects({}, labels, names)
     for name, limit in _RANGES.items():
         if not _is_whole(given.get(name, ()), limit):
-            raise MemberError(f"expected whole numbers from 0 to {limit - 1} as {name}, found others")
+            raise FormError(f"expected whole numbers from 0 to {limit - 1} as {name}, found others")
     try:
         values = object_values(given)
     except ValueError as error:
-        raise MemberError(str(error)) from error
+        raise FormError(str(error)) from error
     count = len(next(iter(values.values())))
     if labels is not None and len(labels) != count:
-        raise MemberError(f"expected a label for each of {count} objects, found {len(labels)}")
+        raise FormError(f"expected a label for each of {count} objects, found {len(labels)}")
     return RowObjects(values, labels, names)
 
 
@@ -77,13 +78,13 @@ def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
     """Objects of a row: lists in a struct, or a list of structs, with `bbox` x y width height.
 
     With `corners`, `bbox` is x1 y1 x2 y2. `polygons` are lists of corners x y, any number for each object. Raises
-    `MemberError` for null or a different form.
+    `FormError` for null or a different form.
     """
     if value is None:
-        raise MemberError("expected objects, found null")
+        raise FormError("expected objects, found null")
     if isinstance(value, list):
         if any(each is None for each in value):
-            raise MemberError("expected objects, found null among them")
+            raise FormError("expected objects, found null among them")
         value = {name: [each[name] for each in value] for name in (value[0] if value else {})}
     boxes = value.get("bbox")
     members = {
@@ -98,7 +99,7 @@ def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
     }
     if boxes is not None:
         if any(each is None or len(each) != 4 or None in each for each in boxes):
-            raise MemberError("expected bbox with x, y, width and height, found others")
+            raise FormError("expected bbox with x, y, width and height, found others")
         members["boxes"] = boxes if corners else [[x, y, x + width, y + height] for x, y, width, height in boxes]
     if (polygons := value.get("polygons")) is not None:
         members["polygons"] = [_joined(each) for each in polygons] if isinstance(polygons, list) else polygons
@@ -108,14 +109,14 @@ def struct_objects(value: Any, *, corners: bool = False) -> RowObjects:
         found = [label_of(each, category) for each in value[category]]
         labels = [each for each in found if each is not None and each != UNLABELLED]
         if len(labels) != len(found):
-            raise MemberError(f"expected a {category} for each object, found none")
+            raise FormError(f"expected a {category} for each object, found none")
     return row_objects(members, labels)
 
 
 def _joined(polygons: Any) -> list[list[float | None]]:
     """Corners of an object's polygons, with one of None between 2 polygons."""
     if not isinstance(polygons, list) or not all(isinstance(each, list) for each in polygons):
-        raise MemberError(f"expected polygons, lists of corners x y, found {kind(polygons)}")
+        raise FormError(f"expected polygons, lists of corners x y, found {kind(polygons)}")
     gap: list[float | None] = [None, None]
     return [corner for i, polygon in enumerate(polygons) for corner in ([gap] * (i > 0) + polygon)]
 
@@ -189,13 +190,13 @@ class ClassNames:
         self.indices: dict[Label, int] = {}
 
     def note(self, label: Label, name: str | None = None) -> None:
-        """Note a label, and its name if a number has one; raises `MemberError` for a second name."""
+        """Note a label, and its name if a number has one; raises `FormError` for a second name."""
         if isinstance(label, str):
             self.texts.add(label)
             return
         self.numbers.add(label)
         if name is not None and self.named.setdefault(label, name) != name:
-            raise MemberError(f"expected one name of class {label}, found {self.named[label]!r} and {name!r}")
+            raise FormError(f"expected one name of class {label}, found {self.named[label]!r} and {name!r}")
 
     def choose(self, wanted: tuple[str, ...] | None, where: str) -> tuple[str, ...]:
         """Class names, as given or as they occur; raises as `order_classes` and `number_classes`.
@@ -274,19 +275,19 @@ class RowTable:
                 self._skeleton = objects.skeleton
 
     def note(self, objects: RowObjects) -> None:
-        """Note the objects of a row, except names of labels; raises `MemberError` for other numbers of keypoints."""
+        """Note the objects of a row, except names of labels; raises `FormError` for other numbers of keypoints."""
         self.has_objects = True
         if "keypoints" in objects.values:
             count = objects.values["keypoints"].shape[1]
             if self.keypoints and count != self.keypoints:
-                raise MemberError(f"expected {self.keypoints} keypoints, found {count}")
+                raise FormError(f"expected {self.keypoints} keypoints, found {count}")
             self.keypoints = count
         for label in objects.labels or ():
             self.categories.note(label)
         self.values.update(dict.fromkeys(objects.names))
 
     def note_several(self, labels: object, name: str) -> None:
-        """Note a row's list of labels; raises `MemberError` for anything else."""
+        """Note a row's list of labels; raises `FormError` for anything else."""
         self.has_several = True
         for label in _labels_in(labels, name) or ():
             self.several.note(label)
@@ -343,28 +344,28 @@ def _labels_in(value: object, name: str) -> list[Label] | None:
     if value is None:
         return None
     if not isinstance(value, list):
-        raise MemberError(f"expected {name}, a list of numbers or names, found {kind(value)}")
+        raise FormError(f"expected {name}, a list of numbers or names, found {kind(value)}")
     labels = [label_of(each, name) for each in value]
     if None in labels or UNLABELLED in labels:
-        raise MemberError(f"expected {name}, a list of numbers or names, found none among them")
+        raise FormError(f"expected {name}, a list of numbers or names, found none among them")
     return [each for each in labels if each is not None]
 
 
 def label_of(value: object, name: str) -> Label | None:
     """A label: a whole number, or a text, which may be a number too; None for None and -1.
 
-    Raises `MemberError` for other values.
+    Raises `FormError` for other values.
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         if value is None:
             return None
-        raise MemberError(f"expected {name}, a number or a name, found {kind(value)}")
+        raise FormError(f"expected {name}, a number or a name, found {kind(value)}")
     text = value.strip() if isinstance(value, str) else str(value)
     if not text or "\0" in text:
-        raise MemberError(f"expected {name}, a number or a name, found {kind(value)}")
+        raise FormError(f"expected {name}, a number or a name, found {kind(value)}")
     if text.lstrip("-").isdecimal() and text.isascii():
         number = int(text) if len(text) < 20 else 2**63
         if not UNLABELLED <= number < 2**53:
-            raise MemberError(f"expected {name} from 0 up, found {text[:40]}")
+            raise FormError(f"expected {name} from 0 up, found {text[:40]}")
         return number
     return text

@@ -22,6 +22,7 @@ from xml.parsers import expat
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.ledger import Ledger
 
 FILE_LIMIT = 16 << 20  # bytes of one tree, and of a file read as one tree
@@ -54,10 +55,6 @@ PLACE_LIMIT = 1e9
 
 Place = tuple[float, float]  # x y; NaN NaN where a keypoint is absent
 ABSENT: Place = (math.nan, math.nan)
-
-
-class ElementError(Exception):
-    """An element of the wrong form; the message says what was expected and found, but not where."""
 
 
 def read_tree(path: Path, where: str) -> Element:
@@ -235,7 +232,7 @@ class _Parser:
 
 
 def number(text: str | None, name: str) -> float:
-    """Parse a number, including ``nan`` and ``inf``; raises `ElementError` for other text.
+    """Parse a number, including ``nan`` and ``inf``; raises `FormError` for other text.
 
     >>> number(" 12.5\\n", "xmin")
     12.5
@@ -245,20 +242,20 @@ def number(text: str | None, name: str) -> float:
             return float(text)
     except ValueError:
         pass
-    raise ElementError(f"expected {name}, a number, found {shown(text)}")
+    raise FormError(f"expected {name}, a number, found {shown(text)}")
 
 
 def pixels(text: str | None) -> int:
     """Parse a width or height; 0 if it is missing or not positive."""
     try:
         value = number(text, "")
-    except ElementError:
+    except FormError:
         return 0
     return int(value) if 0 < value < 2**31 else 0
 
 
 def flag(text: str | None, name: str) -> int:
-    """0 or 1 for common spellings of no and yes; empty and ``Unspecified`` are 0. Raises `ElementError` for the rest.
+    """0 or 1 for common spellings of no and yes; empty and ``Unspecified`` are 0. Raises `FormError` for the rest.
 
     >>> [flag(text, "difficult") for text in ("1", "true", "2", " ")]
     [1, 1, 1, 0]
@@ -268,29 +265,29 @@ def flag(text: str | None, name: str) -> int:
         return int(word in _YES)
     try:
         value = number(word, name)
-    except ElementError:
+    except FormError:
         value = math.nan
     if math.isnan(value):
-        raise ElementError(f"expected {name} to be 0 or 1, found {shown(text)}")
+        raise FormError(f"expected {name} to be 0 or 1, found {shown(text)}")
     return int(value != 0)
 
 
 def parse_point(x: str | None, y: str | None, name: str) -> Place:
-    """Position of a keypoint: `ABSENT` if a coordinate is ``nan``; raises `ElementError` if it is too far away."""
+    """Position of a keypoint: `ABSENT` if a coordinate is ``nan``; raises `FormError` if it is too far away."""
     column, row = number(x, f"x of keypoint {name}"), number(y, f"y of keypoint {name}")
     if math.isnan(column) or math.isnan(row):
         return ABSENT
     if max(abs(column), abs(row)) > PLACE_LIMIT:
-        raise ElementError(f"expected keypoint {name} within a billion pixels, found {column} {row}")
+        raise FormError(f"expected keypoint {name} within a billion pixels, found {column} {row}")
     return column, row
 
 
 def keypoints_of(pairs: Iterable[tuple[str, Place]]) -> dict[str, Place]:
-    """Keypoints by name; raises `ElementError` for a repeated name."""
+    """Keypoints by name; raises `FormError` for a repeated name."""
     keypoints: dict[str, Place] = {}
     for name, position in pairs:
         if name in keypoints:
-            raise ElementError(f"expected each keypoint once, found {name} twice")
+            raise FormError(f"expected each keypoint once, found {name} twice")
         keypoints[name] = position
     return keypoints
 

@@ -24,7 +24,8 @@ from tensorstore_ds.options import unknown_name, user_path
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.regular_files import open_file, os_errors
-from tensorstore_ds.sources.json_files import MemberError, finite, read_list
+from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.json_files import finite, read_list
 
 #: What `check_store` takes: the name of a field, or by split an array, a file or a list of COCO's results.
 Given = str | Mapping[str, ArrayLike | str | os.PathLike[str] | Sequence[Mapping[str, Any]]]
@@ -179,17 +180,17 @@ def _checked_results(results: Sequence[Mapping[str, Any]], split: Split, where: 
             row, label = (_number(result.get(name), name, most) for name, most in limits.items())
             box = result.get("bbox")
             if not isinstance(box, Sequence) or len(box) != 4:
-                raise MemberError("expected bbox, a list of 4 numbers, found another value")
+                raise FormError("expected bbox, a list of 4 numbers, found another value")
             x, y, width, height = (finite(each, "bbox") for each in box)
             if min(width, height) < 0:
-                raise MemberError(f"expected bbox with sides of 0 or more, found {min(width, height):g}")
+                raise FormError(f"expected bbox with sides of 0 or more, found {min(width, height):g}")
             if not np.isfinite([x + width, y + height]).all():
-                raise MemberError("expected a bbox that ends at finite numbers, found larger ones")
+                raise FormError("expected a bbox that ends at finite numbers, found larger ones")
             score = finite(result.get("score"), "score")
             if not 0 <= score <= 1:
-                raise MemberError(f"expected a score of 0 to 1, found {score:g}")
+                raise FormError(f"expected a score of 0 to 1, found {score:g}")
             rows[i] = row - 1, label - 1, score, x, y, x + width, y + height
-        except MemberError as error:
+        except FormError as error:
             advice = f"Ids count from 1: images of {split.name} in the order of rows, and classes."
             raise OptionError(f"{where}, result {i + 1}: {error}. {advice}") from error
     return rows[np.argsort(rows[:, 0], kind="stable")]
@@ -198,7 +199,7 @@ def _checked_results(results: Sequence[Mapping[str, Any]], split: Split, where: 
 def _number(value: object, name: str, most: int) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= most:
         return value
-    raise MemberError(f"expected {name}, 1 to {most}, found {str(value)[:40]}")
+    raise FormError(f"expected {name}, 1 to {most}, found {str(value)[:40]}")
 
 
 def suspect_objects(split: Split, detections: NDArray[np.float64], options: CheckOptions) -> Iterator[SuspectObject]:

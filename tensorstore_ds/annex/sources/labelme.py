@@ -18,9 +18,9 @@ from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_he
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
 from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.json_files import (
-    MemberError,
     finite,
     first_members,
     kind,
@@ -106,15 +106,12 @@ class LabelmeSource(AnnotatedSource):
         data = read_object(self._root / file, file, FILE_LIMIT)
         if "shapes" not in data:
             return "", -1
-        try:
+        with placed(file, "Correct the file, or remove it with its image."):
             objects, unstored = read_shapes(values(data["shapes"], "shapes"))
             members(data.get("flags"), "flags")
             name = data.get("imagePath") or ""
             if not isinstance(name, str):
-                raise MemberError(f"expected imagePath, a text, found {kind(name)}")
-        except MemberError as error:
-            message = f"{error}. Correct the file, or remove it with its image."
-            raise SourceError(Problem(file, "annotation", message)) from error
+                raise FormError(f"expected imagePath, a text, found {kind(name)}")
         folder = file[: file.rfind("/") + 1]
         inside: tuple[str, ...] = ()
         try:
@@ -180,8 +177,8 @@ def read_shapes(shapes: Sequence[Any]) -> Shapes:
             flags = members(shape.get("flags"), "flags")
             if shape.get("difficult"):  # as X-AnyLabeling writes it
                 flags = {**flags, "difficult": True}
-        except MemberError as error:
-            raise MemberError(f"shape {i}: {error}") from error
+        except FormError as error:
+            raise FormError(f"shape {i}: {error}") from error
         unstored["masks"] += form == "mask"
         found = replace(found, flags={name: int(bool(value)) for name, value in flags.items() if name in FLAGS})
         other = next((j for j in groups.get(group, ()) if objects[j].label == label and objects[j].polygon), None)
@@ -200,14 +197,14 @@ def _parts(shape: Mapping[str, Any]) -> tuple[str, object, list[Place]]:
     places: list[Place] = []
     for point in values(shape.get("points"), "points"):
         if not isinstance(point, list) or len(point) != 2:
-            raise MemberError(f"expected points of two numbers, found {kind(point)}")
+            raise FormError(f"expected points of two numbers, found {kind(point)}")
         x, y = finite(point[0], "x"), finite(point[1], "y")
         if max(abs(x), abs(y)) > PLACE_LIMIT:
-            raise MemberError(f"expected points within a billion pixels, found {x:g} {y:g}")
+            raise FormError(f"expected points within a billion pixels, found {x:g} {y:g}")
         places.append((x, y))
     group = shape.get("group_id")
     if not (group is None or isinstance(group, int | str)):
-        raise MemberError(f"expected group_id, a number, found {kind(group)}")
+        raise FormError(f"expected group_id, a number, found {kind(group)}")
     return text(shape.get("label"), "label"), group, places
 
 
@@ -224,7 +221,7 @@ def _object(label: str, form: object, places: Sequence[Place]) -> AnnotatedObjec
     if form in ("rotation", "oriented_rectangle") and len(places) == 4:
         return AnnotatedObject.around(label, oriented=places)
     if form in ("polygon", "circle", "rectangle", "mask", "rotation", "oriented_rectangle", "point"):
-        raise MemberError(f"expected the points of a {form}, found {len(places)}")
+        raise FormError(f"expected the points of a {form}, found {len(places)}")
     return None
 
 

@@ -28,10 +28,10 @@ from tensorstore_ds.sources.annotations import (
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import (
     JSON_ERRORS,
-    MemberError,
     check_json,
     finite,
     kind,
@@ -193,7 +193,7 @@ class LabelStudioSource(AnnotatedSource):
         try:
             content = members(task, "a task")
             if "annotations" not in content or "data" not in content:
-                raise MemberError("expected annotations and data, as the export JSON has them, found neither")
+                raise FormError("expected annotations and data, as the export JSON has them, found neither")
             data = members(content["data"], "data")
             image = find_image(data, images)
             if problem := encoding_problem(image):
@@ -202,7 +202,7 @@ class LabelStudioSource(AnnotatedSource):
             if chosen is None:
                 return image, None
             annotation = read_results(values(chosen.get("result"), "result"))
-        except MemberError as error:
+        except FormError as error:
             self._annotations.bad.update([image] if image else [])
             raise SourceError(Problem(where, "annotation", f"{error}. Correct the task, or remove it.")) from error
         except SourceError as error:
@@ -237,21 +237,21 @@ def _has_tasks(path: Path) -> bool:
 
 
 def _image_member(data: Mapping[str, Any]) -> str:
-    """Name of the member with the path of a task's image; raises `MemberError`."""
+    """Name of the member with the path of a task's image; raises `FormError`."""
     texts = {key: value for key, value in data.items() if isinstance(value, str) and value}
     suffixes = tuple(IMAGE_SUFFIXES)
     likely = [key for key, value in texts.items() if unquote(value).partition("?")[0].lower().endswith(suffixes)]
     likely += [key for key, value in texts.items() if _LOCAL.search(value) or _UPLOAD.search(value)]
     name = "image" if "image" in texts else next(iter(likely), None)
     if name is None:
-        raise MemberError("expected the path of an image in data, found none")
+        raise FormError("expected the path of an image in data, found none")
     return name
 
 
 def find_image(data: Mapping[str, Any], images: ImageIndex) -> str:
     """Path of a task's image: an upload, a file of local storage, or any path.
 
-    Raises `MemberError` if no text could be one, and `SourceError` `no-image` for the URL of a different server or if
+    Raises `FormError` if no text could be one, and `SourceError` `no-image` for the URL of a different server or if
     no file has its name.
     """
     written = str(data[_image_member(data)])
@@ -297,8 +297,8 @@ def read_results(results: Sequence[Any]) -> Annotation:
     for key, region in regions.items():
         try:
             found = _region(region, annotation)
-        except MemberError as error:
-            raise MemberError(f"region {str(key)[:40]}: {error}") from error
+        except FormError as error:
+            raise FormError(f"region {str(key)[:40]}: {error}") from error
         if isinstance(found, AnnotatedObject):
             groups[key] = [len(annotation.objects)]
             annotation.objects.append(found)
@@ -313,7 +313,7 @@ def _choose(choices: Sequence[Any], annotation: Annotation) -> None:
     for each in choices:
         choice = text(each, "a choice")
         if "\0" in choice:
-            raise MemberError("expected a choice, found a zero character")
+            raise FormError("expected a choice, found a zero character")
         annotation.choices[choice] = None
 
 
@@ -323,12 +323,10 @@ def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObjec
         annotation.unstored["shapes"] += 1
         return None
     if region.get("image_rotation"):
-        raise MemberError(
-            f"expected an image that was not turned, found image_rotation {kind(region['image_rotation'])}"
-        )
+        raise FormError(f"expected an image that was not turned, found image_rotation {kind(region['image_rotation'])}")
     width, height = (_side(region.get(f"original_{side}")) for side in ("width", "height"))
     if annotation.size not in ((0, 0), (height, width)):
-        raise MemberError(f"expected an image of one size, found {height}x{width} (height x width) too")
+        raise FormError(f"expected an image of one size, found {height}x{width} (height x width) too")
     annotation.size = height, width
     labels = [
         label for key, some in region.items() if key.endswith("labels") and isinstance(some, list) for label in some
@@ -339,7 +337,7 @@ def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObjec
     if "points" in region:
         places = [_place(point, scale) for point in values(region["points"], "points")]
         if len(places) < 3:
-            raise MemberError(f"expected three points of a polygon or more, found {len(places)}")
+            raise FormError(f"expected three points of a polygon or more, found {len(places)}")
         return AnnotatedObject.around(label, polygon=places)
     start = _place([region.get("x"), region.get("y")], scale)
     turn = finite(region.get("rotation") or 0, "rotation")
@@ -356,13 +354,13 @@ def _region(region: Mapping[str, Any], annotation: Annotation) -> AnnotatedObjec
 def _side(value: object) -> int:
     if isinstance(value, int) and 0 < value < 2**31:
         return value
-    raise MemberError(f"expected original_width and original_height, the image's size, found {kind(value)}")
+    raise FormError(f"expected original_width and original_height, the image's size, found {kind(value)}")
 
 
 def _place(point: object, scale: Place) -> Place:
     if not isinstance(point, list) or len(point) != 2:
-        raise MemberError(f"expected two numbers, found {kind(point)}")
+        raise FormError(f"expected two numbers, found {kind(point)}")
     x, y = finite(point[0], "x or width"), finite(point[1], "y or height")
     if max(abs(x), abs(y)) > 1e6:
-        raise MemberError(f"expected percent of the image, found {x:g} {y:g}")
+        raise FormError(f"expected percent of the image, found {x:g} {y:g}")
     return x * scale[0], y * scale[1]

@@ -20,7 +20,8 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings
-from tensorstore_ds.sources.json_files import MemberError, parse_object, read_object
+from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.json_files import parse_object, read_object
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.names import RESERVED, field_name, told_apart
@@ -46,6 +47,7 @@ _METADATA_LIMIT = 16 << 20
 _PATH_LIMIT = 4096  # characters; a longer path is not used as a key
 #: In a schema's metadata: JSON with the field of the objects as a store has it, for the names of keypoints.
 METADATA = "tsds"
+_CORRECT = "Correct the row."
 _ADVICE = "Write the file again, or download it again."
 
 Row = Mapping[str, Any]
@@ -330,22 +332,19 @@ class ParquetSource(PackedSource):
         for row in range(count):
             here = f"{where} (group {group}, row {row})"
             try:
-                with _damage(here):
+                with _damage(here), placed(here, _CORRECT):
                     values = {name: table.column(name)[row].as_py() for name in table.column_names}
-                if self._label and (label := label_of(values[self._label], self._label)) is not None:
-                    self._table.labels.note(label)
-                if self._several:
-                    self._table.note_several(values[self._several], self._several)
-                if self._objects:
-                    found = struct_objects(self._objects_of(values), corners=True)
-                    sides = [values[name] for name in self._size]
-                    self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
-                    self._table.note(found)
-                path = (values[self._image] or {}).get("path") if has_path else None
-                path = None if isinstance(path, str) and len(path) > _PATH_LIMIT else path
-            except MemberError as error:
-                problems.append(Problem(here, "annotation", f"{error}. Correct the row."))
-                continue
+                    if self._label and (label := label_of(values[self._label], self._label)) is not None:
+                        self._table.labels.note(label)
+                    if self._several:
+                        self._table.note_several(values[self._several], self._several)
+                    if self._objects:
+                        found = struct_objects(self._objects_of(values), corners=True)
+                        sides = [values[name] for name in self._size]
+                        self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
+                        self._table.note(found)
+                    path = (values[self._image] or {}).get("path") if has_path else None
+                    path = None if isinstance(path, str) and len(path) > _PATH_LIMIT else path
             except SourceError as error:
                 problems += error.problems
                 continue
@@ -360,7 +359,7 @@ class ParquetSource(PackedSource):
         if not image:
             message = f"expected the bytes of an image in {self._image}, found none. Put the files into the data set."
             raise SourceError(Problem(where, "no-image", message))
-        try:
+        with placed(where, _CORRECT):
             objects = struct_objects(self._objects_of(values), corners=self._corners) if self._objects else None
             label: int | None = None
             if self._label:
@@ -372,8 +371,6 @@ class ParquetSource(PackedSource):
             arrays = {
                 field: _array(name, values[name], dtype, shape) for name, (field, dtype, shape) in self._numbers.items()
             }
-        except MemberError as error:
-            raise SourceError(Problem(where, "annotation", f"{error}. Correct the row.")) from error
         return Sample(key, image, label, self._table.arrays(objects, where), arrays=arrays | several, texts=texts)
 
 
@@ -386,16 +383,16 @@ def _null_count(column: Any) -> int:
 
 
 def _array(name: str, value: Any, dtype: str, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Numbers in a column; raises `MemberError` for null."""
+    """Numbers in a column; raises `FormError` for null."""
     if value is None or (shape and None in value):
-        raise MemberError(f"expected numbers in {name}, found null")
+        raise FormError(f"expected numbers in {name}, found null")
     return np.asarray(value).astype(dtype).reshape(shape)
 
 
 def _texts(name: str, value: object) -> tuple[str, ...]:
     texts = texts_of(value)
     if texts is None:
-        raise MemberError(f"expected texts in {name}, found null among them")
+        raise FormError(f"expected texts in {name}, found null among them")
     return texts
 
 

@@ -22,7 +22,8 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem
-from tensorstore_ds.sources.json_files import MemberError, kind, parse_object, read_object
+from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.json_files import kind, parse_object, read_object
 from tensorstore_ds.sources.ledger import USED, Known, Ledger
 from tensorstore_ds.sources.packed import PackedSource, files_at
 from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
@@ -50,6 +51,7 @@ _OPEN = 16
 _PREAD = getattr(os, "pread", None)  # missing on Windows; each process reads one member at a time
 _SHAPES = re.compile(rb'"shapes"\s*:')  # labelme's, which may be in tar files as well
 _WORDS = re.compile(rb"[^-+.\deE\s]")  # which YOLO's labels have not
+_CORRECT = "Correct the member."
 _ADVICE = "Write the archive again, or download it again."
 
 
@@ -107,10 +109,8 @@ class WebDatasetSource(PackedSource):
         data = _pread(archive, *image, where)
         objects, texts = None, dict[str, list[str]]()
         if caption[1] >= 0:
-            try:
+            with placed(where, _CORRECT):
                 texts[_CAPTIONS] = [_text(_pread(archive, *caption, where), ".txt")]
-            except MemberError as error:
-                raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
         arrays = {"labels": self._table.several_of(None, "labels", where)} if self._table.has_several else {}
         if described[1] and (self._table.has_objects or self._table.has_several or self._texts):
             about = _Described(_pread(archive, *described, where), where)
@@ -197,24 +197,22 @@ class WebDatasetSource(PackedSource):
             problems += entry.problems
             return None
         try:
-            label, name = self._label(entry, file), None
-            if ".json" in entry.places:
-                described = _Described(_read_at(file, *entry.places[".json"]), here)
-                self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
-                self.ledger.members(described.members, described.known(), where)
-                label, name = described.agreed(label)
-                if described.objects is not None:
-                    self._table.note(described.objects)
-                    described.note_names(self._table)
-                self._texts.update(dict.fromkeys(described.texts()))
-                if (several := described.several()) is not None:
-                    self._table.note_several(several, "labels")
-            if label is not None:
-                self._table.has_labels = True
-                self._table.labels.note(label, name)
-        except MemberError as error:
-            problems.append(Problem(here, "annotation", f"{error}. Correct the member."))
-            return None
+            with placed(here, _CORRECT):
+                label, name = self._label(entry, file), None
+                if ".json" in entry.places:
+                    described = _Described(_read_at(file, *entry.places[".json"]), here)
+                    self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
+                    self.ledger.members(described.members, described.known(), where)
+                    label, name = described.agreed(label)
+                    if described.objects is not None:
+                        self._table.note(described.objects)
+                        described.note_names(self._table)
+                    self._texts.update(dict.fromkeys(described.texts()))
+                    if (several := described.several()) is not None:
+                        self._table.note_several(several, "labels")
+                if label is not None:
+                    self._table.has_labels = True
+                    self._table.labels.note(label, name)
         except SourceError as error:
             problems += error.problems
             return None
@@ -243,10 +241,8 @@ class _Described:
         if all(self._values.get(name) is None for name in ("boxes", "oriented_boxes", "keypoints")):
             return
         self._several = ""
-        try:
+        with placed(where, _CORRECT):
             self.objects = row_objects(self._values, self._labels())
-        except MemberError as error:
-            raise SourceError(Problem(where, "annotation", f"{error}. Correct the member.")) from error
 
     def texts(self) -> dict[str, tuple[str, ...]]:
         """Texts of each field, by the name of the member."""
@@ -271,7 +267,7 @@ class _Described:
         numbers = [each for each in labels if isinstance(each, int)]
         texts = [each for each in labels if isinstance(each, str)]
         if max(len(numbers), len(texts)) > 1:
-            raise MemberError(f"expected one label, found {' and '.join(sorted(map(str, labels)))}")
+            raise FormError(f"expected one label, found {' and '.join(sorted(map(str, labels)))}")
         return (numbers[0], next(iter(texts), None)) if numbers else (next(iter(texts), None), None)
 
     def note_names(self, table: RowTable) -> None:
@@ -285,16 +281,16 @@ class _Described:
     def _labels(self) -> list[Label] | None:
         numbers = self._values.get("labels")
         if not isinstance(self._texts, list | None) or not isinstance(numbers, list | None):
-            raise MemberError(f"expected lists of labels and classes, found {kind(self._texts or numbers)}")
+            raise FormError(f"expected lists of labels and classes, found {kind(self._texts or numbers)}")
         if self._texts is not None and not all(isinstance(each, str) and each.strip() for each in self._texts):
-            raise MemberError("expected names as classes, found something else")
+            raise FormError("expected names as classes, found something else")
         if numbers is None:
             return None if self._texts is None else list(self._texts)
         if self._texts is not None and len(self._texts) != len(numbers):
-            raise MemberError(f"expected a name for each of {len(numbers)} labels, found {len(self._texts)}")
+            raise FormError(f"expected a name for each of {len(numbers)} labels, found {len(self._texts)}")
         labels = [label_of(each, "labels") for each in numbers]
         if any(each is None or each == UNLABELLED for each in labels):
-            raise MemberError("expected a label for each object, found none")
+            raise FormError("expected a label for each object, found none")
         return [each for each in labels if each is not None]
 
 
@@ -445,7 +441,7 @@ def _text(data: bytes, suffix: str) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise MemberError(f"expected {suffix} in UTF-8, found other bytes") from error
+        raise FormError(f"expected {suffix} in UTF-8, found other bytes") from error
 
 
 def _place(text: str) -> tuple[int, int]:

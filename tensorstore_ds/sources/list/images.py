@@ -9,8 +9,9 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import is_dir, is_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import walk_files
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.list.table import RowError, clean_path
+from tensorstore_ds.sources.list.table import clean_path
 
 _SUFFIXES = tuple(IMAGE_SUFFIXES)
 
@@ -50,7 +51,7 @@ class ListedImages:
         """Check the first path of a list, to detect whether paths lead to images."""
         try:
             path = folder + clean_path(text)
-        except RowError:
+        except FormError:
             return
         is_there = False
         with suppress(SourceError), os_errors(path):  # such as a name that is too long
@@ -59,10 +60,10 @@ class ListedImages:
             self._walk()
 
     def path(self, text: str, folder: str) -> str:
-        """Path below the root of the image that a list in `folder` names; raises `RowError` for none or several."""
+        """Path below the root of the image that a list in `folder` names; raises `FormError` for none or several."""
         try:
             path = folder + clean_path(text)
-        except RowError as error:
+        except FormError as error:
             found = self._found(text) if error.reason == "unsafe-path" else ""
             if not found:
                 raise
@@ -76,7 +77,7 @@ class ListedImages:
             return found
         if has_suffix:
             return path  # reading it fails, and says so
-        raise RowError(f"expected an image named {text}, or {text} with a suffix, found none.", "no-image")
+        raise FormError(f"expected an image named {text}, or {text} with a suffix, found none.", "no-image")
 
     def _found(self, text: str) -> str:
         """The single image whose path ends as `text`; empty if there is none."""
@@ -87,7 +88,7 @@ class ListedImages:
         try:
             found = index.find_by_end(text, "") if has_suffix else index.find_by_stem(text, "")
         except SourceError as error:
-            raise RowError(error.problems[0].message, error.reason) from error
+            raise FormError(error.problems[0].message, error.reason) from error
         if found and has_suffix:
             self._example = self._example if self._moved else (text, found)
             self._moved.add(found)

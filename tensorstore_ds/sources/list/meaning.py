@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from tensorstore_ds.errors import Problem
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import (
     FALSE,
@@ -14,7 +15,6 @@ from tensorstore_ds.sources.list.table import (
     TRUE,
     Columns,
     Flag,
-    RowError,
     Table,
     column_name,
     is_number,
@@ -136,7 +136,7 @@ def _with_form(table: Table, columns: Columns) -> Columns:
         try:
             box = [float(text) for text in as_they_are.corners(row) if text]
             size = [int(float(row[place])) for place in sides]
-        except (RowError, ValueError, OverflowError, IndexError):
+        except (FormError, ValueError, OverflowError, IndexError):
             continue
         if box:
             form.note(RowObjects({"boxes": [box]}, None, ("boxes",)), (size[0], size[1]) if len(size) == 2 else None)

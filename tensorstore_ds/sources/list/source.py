@@ -30,6 +30,7 @@ from tensorstore_ds.sources.base import (
     no_column,
 )
 from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.images import note_of_folders
 from tensorstore_ds.sources.list.finding import UNION_NAMES, find_lists, names_images
 from tensorstore_ds.sources.list.images import ListedImages
@@ -41,7 +42,6 @@ from tensorstore_ds.sources.list.table import (
     LIST_SUFFIXES,
     NO_COLUMN,
     Columns,
-    RowError,
     Table,
     column_name,
     open_table,
@@ -163,7 +163,7 @@ class ListSource(Source):
             if len(places) != 1:
                 raise no_column(self, name, table.header)
             for _, cells in table.rows():
-                with suppress(RowError, IndexError):  # which the scan has named
+                with suppress(FormError, IndexError):  # which the scan has named
                     path = self._images.path(cells[columns.path], table.folder)
                     values.setdefault(hash(path), numbers.setdefault(cells[places[0]], len(numbers)))
         texts = list(numbers)
@@ -222,8 +222,8 @@ class ListSource(Source):
                         self._images.expect(cells[columns.path], table.folder)
                     is_first, path = False, self._images.path(cells[columns.path], table.folder)
                 packed = columns.pack(cells, path)
-            except RowError as error:
-                problems.append(Problem(f"{table.where}:{line}", error.reason, str(error)))
+            except FormError as error:
+                problems.append(Problem(f"{table.where}:{line}", error.reason or "list-line", str(error)))
                 continue
             if place is not None:
                 if cells[place] not in names:

@@ -14,6 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.samples import TEXT_NAMES
 
 LIST_SUFFIXES = frozenset({".csv", ".jsonl", ".tsv", ".txt"})
@@ -196,14 +197,6 @@ def bad_line(where: str, number: int, message: str) -> SourceError:
 # --- columns --------------------------------------------------------------------------------------------------------
 
 
-class RowError(ValueError):
-    """A row that cannot be used; `reason` is its code, and its text the message."""
-
-    def __init__(self, message: str, reason: str = "list-line") -> None:
-        super().__init__(message)
-        self.reason = reason
-
-
 @dataclass(frozen=True, slots=True)
 class Flag:
     """A column that says whether a class applies to an image."""
@@ -260,7 +253,7 @@ class Columns:
         `path` replaces the path in the image's cell.
         """
         if len(cells) != self.width:
-            raise RowError(f"expected {self.width} columns, found {len(cells)}.")
+            raise FormError(f"expected {self.width} columns, found {len(cells)}.")
         path = clean_path(cells[self.path]) if path is None else path
         label = "" if self.label is None else cells[self.label]
         if self.flags:
@@ -271,16 +264,16 @@ class Columns:
         keypoints = [cells[place] for _, x, y in self.keypoints for place in (x, y)]
         for text in (*box, *keypoints):
             if text and not is_number(text):
-                raise RowError(f"expected a number, found {text}.")
+                raise FormError(f"expected a number, found {text}.")
         if box and any(keypoints) and not any(box):
-            raise RowError("expected a box for the keypoints, found its cells empty.")
+            raise FormError("expected a box for the keypoints, found its cells empty.")
         for (name, _, _), *pair in zip(self.keypoints, keypoints[::2], keypoints[1::2], strict=True):
             if any(pair) != all(pair):
-                raise RowError(f"expected x and y of {name} or neither, found one of them empty.")
+                raise FormError(f"expected x and y of {name} or neither, found one of them empty.")
         parts = [path, label, *box, *keypoints, *(cells[place] for _, place in self.texts)]
         row = _MARK.join(parts)
         if row.count(_MARK) != len(parts) - 1:
-            raise RowError("expected text, found a zero byte.")
+            raise FormError("expected text, found a zero byte.")
         return row
 
     def corners(self, cells: Sequence[str]) -> list[str]:
@@ -289,14 +282,14 @@ class Columns:
         if len(numbers) == 1:
             parts = [part for part in re.split(r"[\s,;]+", numbers[0].strip("[](){} ")) if part]
             if parts and len(parts) != 4:
-                raise RowError(f"expected the four numbers of a box, found {numbers[0][:80]}.")
+                raise FormError(f"expected the four numbers of a box, found {numbers[0][:80]}.")
             numbers = parts or [""] * 4
         if numbers and any(numbers) != all(numbers):
-            raise RowError("expected all four cells of a box or none, found some of them empty.")
+            raise FormError("expected all four cells of a box or none, found some of them empty.")
         if self.form == "corners" or not any(numbers):
             return numbers
         if wrong := next((text for text in numbers if not is_number(text)), None):
-            raise RowError(f"expected a number, found {wrong}.")
+            raise FormError(f"expected a number, found {wrong}.")
         x, y, width, height = map(float, numbers)
         if self.form == "centered":
             x, y = x - width / 2, y - height / 2
@@ -335,10 +328,10 @@ def clean_path(text: str) -> str:
     path = text.replace("\\", "/")
     parts = [part for part in path.split("/") if part not in ("", ".")]
     if not parts:
-        raise RowError("expected the path of an image, found none.")
+        raise FormError("expected the path of an image, found none.")
     if ".." in parts or _FOREIGN.match(path):
         message = f"expected a path below the folder of the images, which `images` names, found {text}."
-        raise RowError(message, "unsafe-path")
+        raise FormError(message, "unsafe-path")
     return "/".join(parts)
 
 

@@ -13,14 +13,13 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from msgspec.structs import replace
 
-from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.base import FLAGS
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
 from tensorstore_ds.sources.xml import (
     ABSENT,
-    ElementError,
     Place,
     flag,
     keypoints_of,
@@ -79,16 +78,13 @@ def read_annotation(path: Path, where: str, ledger: Ledger) -> Annotation:
         if element.tag not in _TAGS and (tag := element.tag.lower()) in _TAGS:
             element.tag = tag
     elements: list[Element] = []
-    try:
+    with placed(where, "Correct the file, or remove it with its image."):
         if root.tag != "annotation":
-            raise ElementError(f"expected the root element <annotation>, found <{root.tag}>")
+            raise FormError(f"expected the root element <annotation>, found <{root.tag}>")
         wrappers = _find_objects(root, elements)
         points = _beside(root, elements)
         objects = tuple(_object(element, i, points) for i, element in enumerate(elements, 1))
         name = _text(root, "filename") or root.findtext("source/filename") or ""
-    except ElementError as error:
-        message = f"{error}. Correct the file, or remove it with its image."
-        raise SourceError(Problem(where, "annotation", message)) from error
     known = {tag: {**dict.fromkeys(("object", *wrappers), USED)} for tag in wrappers}
     ledger.element(root, {**_ROOT, **known, **({points.tag: _POINTS} if points is not None else {})}, where)
     for element in elements:
@@ -126,7 +122,7 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
             name = result.findtext("name") or ""
         name = name.strip()
         if not name:
-            raise ElementError("expected <name>, the class, found none")
+            raise FormError("expected <name>, the class, found none")
         box, turned = _only(element, "bndbox"), _only(element, "robndbox")
         if turned is not None:
             found = _turned(turned, name)
@@ -136,15 +132,15 @@ def _object(element: Element, i: int, points: Element | None) -> AnnotatedObject
         elif (corners := element.find("points")) is not None:
             found = _cornered(corners, name)
         else:
-            raise ElementError("expected <bndbox>, found none")
+            raise FormError("expected <bndbox>, found none")
         # Occluded, with a capital, is written by some programs
         flags = {tag: flag(child.text, tag) for child in element if (tag := child.tag.lower()) in FLAGS}
         others = [child for child in element if child.tag not in _PLAIN]
         others += [points] if points is not None else []
         places = (_keypoints(child, element) or () for child in others)
         keypoints = keypoints_of(itertools.chain.from_iterable(places)) if others else {}
-    except ElementError as error:
-        raise ElementError(f"object {i}: {error}") from error
+    except FormError as error:
+        raise FormError(f"object {i}: {error}") from error
     return replace(found, flags=flags, keypoints=keypoints)
 
 
@@ -173,7 +169,7 @@ def _note(element: Element, ledger: Ledger, where: str) -> None:
 def _only(element: Element, tag: str) -> Element | None:
     found = element.findall(tag)
     if len(found) > 1:
-        raise ElementError(f"expected one <{tag}>, found {len(found)}")
+        raise FormError(f"expected one <{tag}>, found {len(found)}")
     return found[0] if found else None
 
 
@@ -181,7 +177,7 @@ def _text(element: Element, tag: str) -> str:
     """Text of a child. Several children with this tag must have the same text."""
     texts = {(each.text or "").strip() for each in element.findall(tag)} - {""}
     if len(texts) > 1:
-        raise ElementError(f"expected one <{tag}>, found {' and '.join(map(repr, sorted(texts)))}")
+        raise FormError(f"expected one <{tag}>, found {' and '.join(map(repr, sorted(texts)))}")
     return texts.pop() if texts else ""
 
 
@@ -198,7 +194,7 @@ def _turned(box: Element, name: str) -> AnnotatedObject:
     values = [number(box.findtext(tag), tag) for tag in ("cx", "cy", "w", "h", "angle")]
     if not all(map(math.isfinite, values)) or min(values[2:4]) < 0:
         found = " ".join(f"{value:g}" for value in values)
-        raise ElementError(
+        raise FormError(
             f"expected cx, cy, w, h and angle of <robndbox>, finite numbers, w and h not below 0, found {found}"
         )
     corners = oriented_to_corners(np.array([values])).tolist()[0]
@@ -212,14 +208,14 @@ def _cornered(points: Element, name: str) -> AnnotatedObject:
         x, comma, y = (point.text or "").partition(",")
         position = parse_point(x, y if comma else None, "in points")
         if position == ABSENT:
-            raise ElementError("expected numbers in <points>, found nan")
+            raise FormError("expected numbers in <points>, found nan")
         corners.append(position)
     if len(corners) > 3 and corners[0] == corners[-1]:
         corners.pop()  # some outlines end where they begin
     if len(corners) == 4:
         return AnnotatedObject.around(name, oriented=corners)
     if len(corners) < 3:
-        raise ElementError(f"expected <bndbox>, or <points> with 3 corners or more, found {len(corners)} corners")
+        raise FormError(f"expected <bndbox>, or <points> with 3 corners or more, found {len(corners)} corners")
     return AnnotatedObject.around(name, polygon=corners)
 
 
@@ -253,7 +249,7 @@ def _listed_keypoints(text: str) -> Sequence[tuple[str, Place]] | None:
     values = [number(word, "keypoints") for word in words]
     with_third = len(values) % 3 == 0 and set(values[2::3]) <= {0, 1, 2}
     if not with_third and len(values) % 2:
-        raise ElementError(f"expected x y or x y visible of each keypoint, found {len(values)} numbers")
+        raise FormError(f"expected x y or x y visible of each keypoint, found {len(values)} numbers")
     size = 3 if with_third else 2
     places = [parse_point(words[i], words[i + 1], str(i // size + 1)) for i in range(0, len(words), size)]
     seen = values[2::3] if with_third else [1] * len(places)
@@ -265,7 +261,7 @@ def _listed_keypoints(text: str) -> Sequence[tuple[str, Place]] | None:
 def _named_keypoint(element: Element) -> tuple[str, Place]:
     name = (_value(element, "name") or ("" if element.tag in _KEYPOINT_TAGS else element.tag)).strip()
     if not name:
-        raise ElementError(f"expected a keypoint's name in <{element.tag}>, found none")
+        raise FormError(f"expected a keypoint's name in <{element.tag}>, found none")
     visible = _value(element, "visible")
     if visible is not None and visible.strip() and not flag(visible, "visible"):
         return name, ABSENT

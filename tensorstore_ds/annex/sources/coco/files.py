@@ -22,7 +22,8 @@ from tensorstore_ds.regular_files import (
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.json_files import JsonPieces, MemberError, first_members, raw_members
+from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.json_files import JsonPieces, first_members, raw_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 #: The field of captions.
@@ -109,7 +110,7 @@ def kind_of(path: Path) -> Kind:
                     found = JsonPieces(file, 3 if encoding == "utf-8-sig" else 0).find()
                     return Kind.COCO if any(name == "images" for name, _ in found) else Kind.OTHER
         members = raw_members(read_file(path, path.name, _WHOLE), path.name)
-    except MemberError:
+    except FormError:
         return Kind.BROKEN
     except SourceError as error:
         is_large = error.reason != "json"  # not read to detect its type

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
 from tensorstore_ds.sources.annotations import AnnotatedObject, hull
-from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, Piece, finite, kind, unlike
+from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, Piece, finite, kind, unlike
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.xml import Place
 
@@ -59,7 +60,7 @@ class Image(msgspec.Struct):
             return self.file_name
         if isinstance(self.coco_url, str):  # http://images.cocodataset.org/train2017/000000391895.jpg
             return "/".join(self.coco_url.partition("?")[0].split("/")[-2:])
-        raise MemberError("expected the member file_name, found none")
+        raise FormError("expected the member file_name, found none")
 
     def size(self) -> tuple[int, int]:
         """(height, width); zeros if unknown, because tools write this in several ways."""
@@ -106,9 +107,9 @@ _Entry = TypeVar("_Entry", bound=msgspec.Struct)
 
 
 def note_members(file: JsonPieces, ledger: Ledger, where: str) -> None:
-    """Note members of a file, of `info` and of `licenses` that are not COCO's; raises `MemberError` for other JSON."""
+    """Note members of a file, of `info` and of `licenses` that are not COCO's; raises `FormError` for other JSON."""
     if "images" not in file.members:
-        raise MemberError("expected the member images, found none")
+        raise FormError("expected the member images, found none")
     for name, (begin, end) in file.members.items():
         if name in LISTS:
             file.pieces(name)
@@ -136,20 +137,20 @@ class Decoder(Generic[_Entry]):
         self._lenient = msgspec.json.Decoder(entry).decode
         self._members = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
-    def pieces(self, file: JsonPieces) -> Iterator[tuple[int, Piece, list[_Entry | MemberError]]]:
+    def pieces(self, file: JsonPieces) -> Iterator[tuple[int, Piece, list[_Entry | FormError]]]:
         """For each piece, the number of its first entry, from 1, and its entries, which `checked` takes."""
         first = 1
         for piece in file.pieces(self._what):
             try:
-                entries: list[_Entry | MemberError] = self._all(piece.text)
+                entries: list[_Entry | FormError] = self._all(piece.text)
             except JSON_ERRORS:
                 entries = list(map(self._decoded, piece.values))
             yield first, piece, entries
             first += len(entries)
 
-    def checked(self, entry: _Entry | MemberError, raw: msgspec.Raw, where: str) -> _Entry:
-        """Note the entry's unknown members and return it; raises the `MemberError` if it is one."""
-        if isinstance(entry, MemberError):
+    def checked(self, entry: _Entry | FormError, raw: msgspec.Raw, where: str) -> _Entry:
+        """Note the entry's unknown members and return it; raises the `FormError` if it is one."""
+        if isinstance(entry, FormError):
             raise entry
         if type(entry) is self._entry:
             for name, value in self._members(raw).items():
@@ -157,14 +158,14 @@ class Decoder(Generic[_Entry]):
                     self._ledger.unread(f'"{name}"', where, self._what)
         return entry
 
-    def _decoded(self, raw: msgspec.Raw) -> _Entry | MemberError:
+    def _decoded(self, raw: msgspec.Raw) -> _Entry | FormError:
         try:
             try:
                 found: _Entry = self._strict(raw)
             except msgspec.ValidationError:
                 found = self._lenient(raw)
         except JSON_ERRORS as error:
-            return MemberError(unlike(error))
+            return FormError(unlike(error))
         return found
 
 
@@ -190,19 +191,19 @@ def begins(raw: msgspec.Raw, bracket: bytes) -> bool:
 
 
 def is_crowd(each: Annotation) -> bool:
-    """Whether an annotation is a crowd; raises `MemberError`."""
+    """Whether an annotation is a crowd; raises `FormError`."""
     try:
         return _CROWD[each.iscrowd]
     except (KeyError, TypeError) as error:
-        raise MemberError(f"iscrowd: expected 0 or 1, found {kind(each.iscrowd)}") from error
+        raise FormError(f"iscrowd: expected 0 or 1, found {kind(each.iscrowd)}") from error
 
 
 def box_of(each: Annotation) -> list[float] | None:
-    """The bbox, or else the box around the polygons or keypoints; None if there are none; raises `MemberError`."""
+    """The bbox, or else the box around the polygons or keypoints; None if there are none; raises `FormError`."""
     if not each.bbox:
         return _box_around(each)
     if len(each.bbox) != 4:
-        raise MemberError(f"bbox: expected 4 numbers, found {len(each.bbox)}")
+        raise FormError(f"bbox: expected 4 numbers, found {len(each.bbox)}")
     return each.bbox
 
 
@@ -220,22 +221,22 @@ def _box_around(each: Annotation) -> list[float] | None:
 
 
 def outline_of(each: Annotation) -> str | None:
-    """Form of the outline, ``rle`` or ``polygons``; None without an outline; raises `MemberError`."""
+    """Form of the outline, ``rle`` or ``polygons``; None without an outline; raises `FormError`."""
     if begins(each.segmentation, b"["):
         return "polygons"
     if begins(each.segmentation, b"{"):
         return "rle"
     if holds_data(each.segmentation):
-        raise MemberError("segmentation: expected polygons or runs, found " + _shown(each.segmentation))
+        raise FormError("segmentation: expected polygons or runs, found " + _shown(each.segmentation))
     return None
 
 
 def has_keypoints(each: Annotation) -> bool:
-    """Whether an annotation has keypoints; raises `MemberError`."""
+    """Whether an annotation has keypoints; raises `FormError`."""
     if begins(each.keypoints, b"["):
         return True
     if holds_data(each.keypoints):
-        raise MemberError("keypoints: expected a list of numbers, found " + _shown(each.keypoints))
+        raise FormError("keypoints: expected a list of numbers, found " + _shown(each.keypoints))
     return False
 
 
@@ -268,11 +269,11 @@ def _side(value: object, name: str) -> int:
     try:
         number = finite(value if not isinstance(value, str) else float(value), name) if value is not None else 0
     except ValueError as error:
-        raise MemberError(f"{name}: expected a whole number, found {kind(value)}") from error
+        raise FormError(f"{name}: expected a whole number, found {kind(value)}") from error
     if number <= 0:  # such as -1, which VIA writes
         return 0
     if number != int(number) or number >= 1 << 31:
-        raise MemberError(f"{name}: expected a whole number, found {kind(value)}")
+        raise FormError(f"{name}: expected a whole number, found {kind(value)}")
     return int(number)
 
 
@@ -283,7 +284,7 @@ def _area(value: object, box: Sequence[float]) -> float:
     try:
         return finite(float(value) if isinstance(value, str) else value, "area")
     except ValueError as error:
-        raise MemberError(f"area: expected a number, found {kind(value)}") from error
+        raise FormError(f"area: expected a number, found {kind(value)}") from error
 
 
 def _shown(raw: msgspec.Raw) -> str:
@@ -308,7 +309,7 @@ class CocoObject:
 
 
 def read_object(text: bytes, json: str) -> CocoObject:
-    """Decode an annotation from JSON; raises `MemberError`, which says where the value is."""
+    """Decode an annotation from JSON; raises `FormError`, which says where the value is."""
     where = f"{json}: an annotation"
     try:
         each = msgspec.json.decode(text, type=Annotation)
@@ -316,7 +317,7 @@ def read_object(text: bytes, json: str) -> CocoObject:
             where = f"{json}: annotation with the id {kind(each.id)}"
         bbox = box_of(each)
         if bbox is None or each.category_id is None:
-            raise MemberError("expected a box and a category")
+            raise FormError("expected a box and a category")
         polygons, runs, has_short = np.empty((0, 2)), np.empty(0, np.uint32), False
         outline = outline_of(each)
         if outline == "rle":
@@ -325,13 +326,13 @@ def read_object(text: bytes, json: str) -> CocoObject:
             polygons, has_short = _polygons(_decoded(each.segmentation, list[list[float]], "segmentation"))
         degrees = rotation_of(each)
         if degrees and not all(map(math.isfinite, bbox)):
-            raise MemberError("bbox: expected finite numbers in a turned box")
+            raise FormError("bbox: expected finite numbers in a turned box")
         area = _area(each.area, bbox)
         keypoints = _keypoints(each.keypoints) if has_keypoints(each) else None
         crowd = is_crowd(each)
-    except (*JSON_ERRORS, MemberError, ValueError) as error:
+    except (*JSON_ERRORS, FormError, ValueError) as error:
         said = unlike(error) if isinstance(error, JSON_ERRORS) else str(error)
-        raise MemberError(f"{where}: {said}") from error
+        raise FormError(f"{where}: {said}") from error
     x, y, width, height = bbox
     box = x, y, x + width, y + height
     found = AnnotatedObject("", box, {"iscrowd": int(crowd)}, is_rectangle=not outline)
@@ -341,20 +342,20 @@ def read_object(text: bytes, json: str) -> CocoObject:
 
 
 def read_category(text: bytes, json: str) -> Id | None:
-    """Decode the category of an annotation; raises `MemberError`."""
+    """Decode the category of an annotation; raises `FormError`."""
     try:
         return msgspec.json.decode(text, type=Annotation).category_id
     except JSON_ERRORS as error:
-        raise MemberError(f"{json}: {unlike(error)}: {text[:80].decode(errors='replace')}") from error
+        raise FormError(f"{json}: {unlike(error)}: {text[:80].decode(errors='replace')}") from error
 
 
 def read_caption(text: bytes, json: str) -> str:
-    """Decode the caption of an annotation; raises `MemberError`."""
+    """Decode the caption of an annotation; raises `FormError`."""
     try:
         caption: str = _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
-    except (*JSON_ERRORS, MemberError) as error:
-        said = error if isinstance(error, MemberError) else unlike(error)
-        raise MemberError(f"{json}: {said}: {text[:80].decode(errors='replace')}") from error
+    except (*JSON_ERRORS, FormError) as error:
+        said = error if isinstance(error, FormError) else unlike(error)
+        raise FormError(f"{json}: {said}: {text[:80].decode(errors='replace')}") from error
     return caption
 
 
@@ -363,16 +364,16 @@ def _decoded(raw: msgspec.Raw | bytes, type: Any, name: str) -> Any:
     try:
         return msgspec.json.decode(raw, type=type)
     except JSON_ERRORS as error:
-        raise MemberError(unlike(error, name)) from error
+        raise FormError(unlike(error, name)) from error
 
 
 def _keypoints(raw: msgspec.Raw) -> NDArray[np.float64]:
     numbers = _decoded(raw, list[float], "keypoints")
     if len(numbers) % 3:
-        raise MemberError(f"keypoints: expected 3 numbers for each, found {len(numbers)} numbers")
+        raise FormError(f"keypoints: expected 3 numbers for each, found {len(numbers)} numbers")
     points = np.array(numbers).reshape(-1, 3)
     if not np.isin(points[:, 2], _SEEN).all():
-        raise MemberError(
+        raise FormError(
             "keypoints: expected 0, 1 or 2 as the third number of each, found one that is none of 0, 1 and 2"
         )
     return points
@@ -384,16 +385,16 @@ def _runs(given: _Runs) -> NDArray[np.uint32]:
         runs = parse_counts(given.counts)
     else:
         if not all(0 <= count < 1 << 32 for count in given.counts):
-            raise MemberError("segmentation: expected lengths of runs, found a negative one, or one beyond 32 bits")
+            raise FormError("segmentation: expected lengths of runs, found a negative one, or one beyond 32 bits")
         runs = np.array(given.counts, np.uint32)
     if (total := int(runs.sum(dtype=np.uint64))) != given.size[0] * given.size[1]:
-        raise MemberError(f"segmentation: found runs of {total} pixels, where the size says {given.size}")
+        raise FormError(f"segmentation: found runs of {total} pixels, where the size says {given.size}")
     return runs
 
 
 def _polygons(rings: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], bool]:
     """(n, 2) corners of all polygons, with a row of NaN between two; and whether some have fewer than 3 corners."""
     if any(len(ring) % 2 for ring in rings):
-        raise MemberError("segmentation: expected polygons of x and y, found one with an odd number of coordinates")
+        raise FormError("segmentation: expected polygons of x and y, found one with an odd number of coordinates")
     kept = [np.array(ring).reshape(-1, 2) for ring in rings if len(ring) >= 2 * _CORNERS]
     return joined_polygons(kept), len(kept) < len(rings)

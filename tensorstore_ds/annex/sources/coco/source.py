@@ -59,8 +59,9 @@ from tensorstore_ds.regular_files import (
 from tensorstore_ds.sources.annotations import ObjectReader, Row
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.images import ImageIndex, not_listed
-from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, MemberError, kind
+from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, kind
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
@@ -269,7 +270,7 @@ class CocoSource(Source):
         left_out: tuple[Problem, ...] = ()
         objects = label = None
         arrays: dict[str, NDArray[Any]] = {}
-        try:
+        with placed(image):
             if self._classes:
                 ids = [read_category(text, json) for text in self._read_at(json, places)]
                 numbers = sorted({self._labels[split][id] for id in ids if id is not None})
@@ -283,8 +284,6 @@ class CocoSource(Source):
                 if any(each.has_short for each in rows):
                     left_out = (Problem(json, "polygon-short", "not stored: polygons of fewer than 3 corners."),)
             texts = [read_caption(text, captions_json) for text in self._read_at(captions_json, captions)]
-        except MemberError as error:
-            raise SourceError(Problem(image, "annotation", f"{error}.")) from error
         height, width = map(int, size.split("x"))
         annotated = (height, width) if height and width else None
         return Sample(
@@ -422,11 +421,11 @@ class CocoSource(Source):
             try:
                 pieces = JsonPieces(file, start)
                 _ = pieces.members
-            except MemberError as error:
+            except FormError as error:
                 raise SourceError(Problem(json, "annotation", f"{error}."), "Write the file again.") from error
             try:
                 note_members(pieces, self.ledger, json)
-            except MemberError as error:
+            except FormError as error:
                 is_none = str(error).startswith("expected JSON")
                 message = f"{error}." if is_none else f"expected COCO's JSON, found another one: {error}."
                 raise SourceError(Problem(json, "annotation", message), "Write the file again.") from error
@@ -549,7 +548,7 @@ def _images(file: JsonPieces, found: _Split) -> _Images:
             try:
                 image = decode.checked(each, raw, where)
                 id, name, size = image.id, image.path(), image.size()
-            except MemberError as error:
+            except FormError as error:
                 id, name, size = _owner(raw).id, "", (0, 0)
                 found.bad[i - 1] = [Problem(where, "annotation", f"{error}. Correct it, or remove it.")]
             names.append(name)
@@ -661,15 +660,12 @@ def _check_claims(splits: Mapping[str, _Split]) -> None:
 
 def _note_categories(file: JsonPieces, found: _Split) -> None:
     decode = Decoder("categories", Category, found.ledger)
-    try:
+    with placed(found.json, "Correct them.", prefix="expected categories with id and name: "):
         given = [
             decode.checked(each, raw, f"{found.json}: category {i}")
             for first, piece, listed in decode.pieces(file)
             for i, raw, each in zip(count(first), piece.values, listed, strict=False)
         ]
-    except MemberError as error:
-        message = f"expected categories with id and name: {error}. Correct them."
-        raise SourceError(Problem(found.json, "annotation", message)) from error
     for category in sorted(given, key=lambda each: (isinstance(each.id, str), each.id)):
         if category.id in found.names:
             message = f"expected categories with ids that differ, found {category.id} twice. Correct one."
@@ -698,14 +694,14 @@ def _places(file: JsonPieces, found: _Split) -> tuple[Table, Table]:
     others = 0
     missing: dict[Id, list[int]] = {}  # number of the first annotation, and how many more have this id
     for first, piece, listed in decode.pieces(file):
-        owners = found.ids.rows([None if isinstance(each, MemberError) else each.image_id for each in listed])
+        owners = found.ids.rows([None if isinstance(each, FormError) else each.image_id for each in listed])
         lists = piece.values, listed, owners, piece.begins()
         for i, raw, entry, owner, place in zip(count(first), *lists, strict=False):
             where = f"{found.json}: annotation {i}"
             try:
                 each = decode.checked(entry, raw, where)
                 box, is_caption = _read_some(each, where, found)
-            except MemberError as error:
+            except FormError as error:
                 _note_bad(_owner(raw).image_id, where, "annotation", f"{error}.", found)
                 continue
             if not box and each.category_id is None and not is_caption:
@@ -750,7 +746,7 @@ def _places(file: JsonPieces, found: _Split) -> tuple[Table, Table]:
 
 
 def _read_some(each: Annotation, where: str, found: _Split) -> tuple[bool, bool]:
-    """Whether an annotation has a box, and whether it is a caption; notes its values; raises `MemberError`."""
+    """Whether an annotation has a box, and whether it is a caption; notes its values; raises `FormError`."""
     has_box, has_caption = box_of(each) is not None, is_given(each.caption)
     if has_box:
         found.around += not each.bbox

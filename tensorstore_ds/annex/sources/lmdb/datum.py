@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.sources.forms import FormError
+
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
 _FIELDS_LIMIT = 32  # of one message, but for numbers that are not packed
 _AXIS_LIMIT = 1 << 31
-
-
-class DatumError(Exception):
-    """Bytes that are not a Datum; the message says what was expected and found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +28,7 @@ class Datum:
     def image(self) -> bytes | NDArray[np.uint8] | NDArray[np.float32]:
         """Bytes of an image file, or pixels (H, W, C) in native byte order, with 3 channels as RGB.
 
-        Raises `DatumError` if the number of pixels differs from the shape.
+        Raises `FormError` if the number of pixels differs from the shape.
         """
         channels, height, width = self.shape
         if self.encoded:
@@ -38,13 +36,13 @@ class Datum:
         pixels = np.frombuffer(self.data, np.uint8) if len(self.data) else self.floats
         if pixels.size != channels * height * width or not pixels.size:
             message = f"expected {channels} x {height} x {width} pixels, found {pixels.size:,}"
-            raise DatumError(message)
+            raise FormError(message)
         found = pixels.reshape(self.shape).transpose(1, 2, 0)
         return found[:, :, ::-1] if channels == 3 else found
 
 
 def read_datum(data: memoryview) -> Datum:
-    """Parse a Datum, without its pixels; raises `DatumError`.
+    """Parse a Datum, without its pixels; raises `FormError`.
 
     >>> datum = read_datum(memoryview(bytes([8, 1, 16, 1, 24, 2, 34, 2, 7, 9, 40, 3])))
     >>> datum.label, datum.shape, datum.image().tolist()
@@ -60,7 +58,7 @@ def read_datum(data: memoryview) -> Datum:
         field, wire = tag >> 3, tag & 7
         fields += wire != _FIXED32
         if fields > _FIELDS_LIMIT or not 1 <= field <= _ENCODED:
-            raise DatumError(f"expected the fields of a Datum, found field {field}")
+            raise FormError(f"expected the fields of a Datum, found field {field}")
         if wire == _VARINT and field in (*numbers, _LABEL):
             value, place = _varint(data, place)
             if field == _LABEL:
@@ -70,7 +68,7 @@ def read_datum(data: memoryview) -> Datum:
         elif wire == _BYTES and field in (_DATA, _FLOATS):
             nbytes, place = _varint(data, place)
             if nbytes > len(data) - place or (field == _FLOATS and nbytes % 4):
-                raise DatumError(f"expected {nbytes:,} bytes, found {len(data) - place:,}")
+                raise FormError(f"expected {nbytes:,} bytes, found {len(data) - place:,}")
             value_of = data[place : place + nbytes]
             place += nbytes
             if field == _DATA:
@@ -86,12 +84,12 @@ def read_datum(data: memoryview) -> Datum:
             packed.append(memoryview(rows[:count, 1:].tobytes()))
             place = start + 5 * count
         else:
-            raise DatumError(f"expected the fields of a Datum, found field {field} of the type {wire}")
+            raise FormError(f"expected the fields of a Datum, found field {field} of the type {wire}")
     shape = numbers[_CHANNELS], numbers[_HEIGHT], numbers[_WIDTH]
     if not all(size < _AXIS_LIMIT for size in shape) or numbers[_ENCODED] > 1:
-        raise DatumError(f"expected the shape of an image, found {shape}")
+        raise FormError(f"expected the shape of an image, found {shape}")
     if not len(pixels) and not packed:
-        raise DatumError("expected pixels, found none")
+        raise FormError("expected pixels, found none")
     floats = np.frombuffer(b"".join(packed), "<f4").astype(np.float32, copy=False)
     return Datum(shape, pixels, floats, label, bool(numbers[_ENCODED]))
 
@@ -105,4 +103,4 @@ def _varint(data: memoryview, place: int) -> tuple[int, int]:
             if value >> 64:
                 break
             return value, place + i + 1
-    raise DatumError("expected a number of at most 64 bits, found more, or the end")
+    raise FormError("expected a number of at most 64 bits, found more, or the end")

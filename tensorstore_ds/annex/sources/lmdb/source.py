@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.lmdb.database import Entry, is_database, map_file, read_entries
-from tensorstore_ds.annex.sources.lmdb.datum import DatumError, read_datum
+from tensorstore_ds.annex.sources.lmdb.datum import read_datum
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, TextField
 from tensorstore_ds.format.kinds.base import Field
@@ -20,7 +20,7 @@ from tensorstore_ds.imaging.codecs import begins_as_image
 from tensorstore_ds.regular_files import read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance
-from tensorstore_ds.sources.json_files import MemberError
+from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.packed import PackedSource, keyed
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import ClassNames, Label, label_of
@@ -34,6 +34,7 @@ _NUMBERED = re.compile(rb"(image|img|label)-(\d{1,12})")
 #: Entries about the database: those of deep-text-recognition-benchmark, of folder2lmdb, and their kin.
 _ABOUT = re.compile(rb"__.*__|num[-_]?samples|length|len|num", re.DOTALL)
 _DIGITS = 16  # of a count in an entry
+_AGAIN = "Write the database again."
 _PICKLED = re.compile(rb"\x80[\2-\5]|\(dp|\(lp|ccopy_reg")
 
 #: How the values of a database have the images.
@@ -125,11 +126,9 @@ class LmdbSource(PackedSource):
         value = self._value(file, places[0], places[1], key)
         label: Label | None = None
         if self._form == "datum":
-            try:
+            with placed(key, _AGAIN, reason="packed-file"):
                 datum = read_datum(value)
                 image, label = datum.image(), datum.label
-            except DatumError as error:
-                raise SourceError(Problem(key, "packed-file", f"{error}. Write the database again.")) from error
         else:
             image = bytes(value)
             if len(places) == 4:
@@ -193,7 +192,8 @@ class LmdbSource(PackedSource):
             rest = f"{file} {entry.start} {entry.nbytes}"
             try:
                 if rows.form == "datum":
-                    label = read_datum(data[entry.start : entry.start + entry.nbytes]).label
+                    with placed(f"{where}: {key}", _AGAIN, reason="packed-file"):
+                        label = read_datum(data[entry.start : entry.start + entry.nbytes]).label
                 elif rows.is_numbered and (own := numbered.get(images[i][0])) is not None:
                     label = _text(data[own.start : own.start + own.nbytes], key)
                     rest += f" {own.start} {own.nbytes}"
@@ -202,9 +202,6 @@ class LmdbSource(PackedSource):
                     raise SourceError(Problem(key, "no-label", message))
                 elif not rows.is_numbered:
                     label = _folder_of(inside(_utf8(entry.key) or "") or "")
-            except DatumError as error:
-                problems.append(Problem(f"{where}: {key}", "packed-file", f"{error}. Write the database again."))
-                continue
             except SourceError as error:
                 problems += error.problems
                 continue
@@ -255,7 +252,7 @@ def _form_of(value: memoryview, where: str, key: bytes) -> Form:
             datum = read_datum(value)
             datum.image()
             return "datum"
-        except DatumError:
+        except FormError:
             pass
         if b"arrow" in head.lower() or head[:4] == b"\xff\xff\xff\xff":
             found = "an object of pyarrow"
@@ -281,10 +278,8 @@ def _text(value: memoryview, key: str) -> str:
 
 def _known(label: Label | None, where: str) -> Label | None:
     """Normalize a label with `label_of`; raises `SourceError`."""
-    try:
+    with placed(where, "Correct the label."):
         return label_of(label, "label")
-    except MemberError as error:
-        raise SourceError(Problem(where, "annotation", f"{error}. Correct the label.")) from error
 
 
 def _folder_of(key: str) -> str | None:

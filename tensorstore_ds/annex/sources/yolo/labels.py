@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tensorstore_ds.annex.sources.yolo.config import CLASSES_LIMIT, Config
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.sources.annotations import AnnotatedObject, hull
+from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 FILE_LIMIT = 16 << 20  # bytes
@@ -17,14 +18,6 @@ _TOLERANCE = 0.01  # of the image: what Ultralytics accepts beyond it; boxes are
 _NUMBERS = re.compile(r"[-+.0-9eE\s]*")
 _BOX = 5  # numbers of a row: class, center x and y, width, height
 ORIENTED = 9  #: numbers of a row with an oriented box: class, and x and y of four corners in order
-
-
-class _RowError(Exception):
-    """A row of the wrong form; the message says what was expected and found, but not where."""
-
-    def __init__(self, message: str, reason: str = "annotation") -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +47,9 @@ def parse_labels(data: bytes, where: str, config: Config) -> Labels:
         lengths.add(len(words))
         try:
             objects.append(_object(words, config))
-        except _RowError as error:
+        except FormError as error:
             message = f"line {i}: {error}. Correct the line, or remove it."
-            raise SourceError(Problem(where, error.reason, message)) from error
+            raise SourceError(Problem(where, error.reason or "annotation", message)) from error
     return Labels(objects, repeated, frozenset(lengths))
 
 
@@ -79,9 +72,9 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
         values = list(map(float, words[1:]))
     except ValueError:
         wrong = next((word for word in words[1:] if not _is_number(word)), "")
-        raise _RowError(f"expected numbers, found {wrong[:40]!r}") from None
+        raise FormError(f"expected numbers, found {wrong[:40]!r}") from None
     if config.task == "obb" and len(words) != ORIENTED:
-        raise _RowError(f"expected a class and 4 corners, x and y, as task: obb says, found {len(words)} numbers")
+        raise FormError(f"expected a class and 4 corners, x and y, as task: obb says, found {len(words)} numbers")
     if config.keypoints is not None and config.task != "obb":
         return _pose(label, values, config.keypoints.names, config.dimensions)
     if len(words) == _BOX:
@@ -90,7 +83,7 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
         hint = " (keypoints need kpt_shape in data.yaml)" if len(words) > _BOX + 1 else ""
         hint = " (a sixth number is the confidence of a prediction)" if len(words) == _BOX + 1 else hint
         message = "expected a class and 4 numbers for a box, or pairs for the corners of a polygon"
-        raise _RowError(f"{message}, found {len(words)} numbers in all{hint}")
+        raise FormError(f"{message}, found {len(words)} numbers in all{hint}")
     corners = list(zip(values[::2], values[1::2], strict=True))
     if len(words) == ORIENTED:
         x1, y1, x2, y2 = hull(corners)
@@ -103,13 +96,13 @@ def _object(words: Sequence[str], config: Config) -> AnnotatedObject:
 def _label(word: str, names: Mapping[int, str] | None) -> str:
     digits = word.removesuffix(".0").removesuffix(".")  # 0.0 is written by what keeps all numbers as floats
     if not (digits.isascii() and digits.isdigit() and len(digits) < 10):
-        raise _RowError(f"expected the number of a class, found {word[:40]!r}")
+        raise FormError(f"expected the number of a class, found {word[:40]!r}")
     number = int(digits)
     if names is None and number < CLASSES_LIMIT:
         return str(number)
     if names is None or number not in names:
         known = f"{min(names)} to {max(names)}" if names else f"0 to {CLASSES_LIMIT - 1}"
-        raise _RowError(f"expected a class from {known}, found {number}", "unknown-class")
+        raise FormError(f"expected a class from {known}, found {number}", "unknown-class")
     return names[number]
 
 
@@ -122,7 +115,7 @@ def _is_number(word: str) -> bool:
 
 def _check(values: Sequence[float]) -> None:
     if wrong := next((value for value in values if not -_TOLERANCE <= value <= 1 + _TOLERANCE), None):
-        raise _RowError(f"expected fractions of the image from 0 to 1, found {wrong:g}")
+        raise FormError(f"expected fractions of the image from 0 to 1, found {wrong:g}")
 
 
 def _box(values: Sequence[float]) -> tuple[float, float, float, float]:
@@ -135,7 +128,7 @@ def _pose(label: str, values: Sequence[float], names: Sequence[str], dimensions:
     length = 4 + len(names) * dimensions
     if len(values) != length:
         expected = f"{_BOX} + {len(names)} * {dimensions} = {1 + length} numbers, as kpt_shape says"
-        raise _RowError(f"expected {expected}, found {1 + len(values)}")
+        raise FormError(f"expected {expected}, found {1 + len(values)}")
     keypoints: dict[str, Place] = {}
     for name, i in zip(names, range(4, length, dimensions), strict=True):
         x, y, *visible = values[i : i + dimensions]
