@@ -17,7 +17,7 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import EncodedSample
-from tensorstore_ds.imaging.codecs import OnDecode, bad_image, decode_mask
+from tensorstore_ds.imaging.codecs import OnDecode, decode_mask
 from tensorstore_ds.imaging.objects import in_pixels, place_objects, stored_objects
 from tensorstore_ds.imaging.picture import Picture, is_jpeg, open_picture, read_header
 from tensorstore_ds.imaging.placement import Placement
@@ -137,7 +137,7 @@ def check_size(sample: Sample, picture: Picture) -> None:
         if sample.annotated_size == size[::-1] and picture.is_turned:
             message += " as its EXIF orientation shows it: annotations are in pixels of the image as it is shown"
         message += "."
-        raise bad_image(sample.key, "size-mismatch", message)
+        raise SourceError(Problem(sample.key, "size-mismatch", message))
 
 
 def _checked_texts(sample: Sample) -> Mapping[str, Sequence[str]]:
@@ -180,5 +180,5 @@ def mask_of_image(sample: Sample, name: str, size: tuple[int, int], max_pixels: 
     if mask.shape != size:
         of_mask, of_image = ("x".join(map(str, each)) for each in (mask.shape, size))
         message = f"the mask is {of_mask} (height x width), the image is {of_image} as it is shown."
-        raise bad_image(key, "size-mismatch", message)
+        raise SourceError(Problem(key, "size-mismatch", message))
     return mask

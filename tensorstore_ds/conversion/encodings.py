@@ -343,9 +343,9 @@ class SourceFiles(Encoding):
             row.sums = pixels.sums
         elif self.check == "full" and (walked := pixels.walk()) is None:
             row.sums = partial(ImageSums.of_pixels, pixels.whole(row))
+        row.restarts = find_restarts(picture.file)
         row.entries, row.sums = (find_entries(picture.file), row.sums) if walked is None else walked
         row.image, row.left_out = picture.file, left_out  # a file has what its pixels lack
-        row.restarts = find_restarts(picture.file)
 
     def encode_whole(self, row: EncodedSample, pixels: NDArray[Any]) -> None:
         """Encode pixels as a PNG file if they have 16 bits, or else as JPEG."""

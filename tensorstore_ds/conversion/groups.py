@@ -11,9 +11,9 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import meant
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Reference, Source
+from tensorstore_ds.sources.folders import compiled
 
 FOLDER, DUPLICATES, COLUMN = "folder", "duplicates", "column:"
-_LONGEST = 1000  # characters of a pattern
 
 
 def key_group(by: str, name: str) -> Callable[[str], str]:
@@ -29,11 +29,7 @@ def key_group(by: str, name: str) -> Callable[[str], str]:
         raise OptionError(f"`{name}`: expected {FOLDER}, {DUPLICATES} or a regular expression, found {by[:80]!r}.")
     if by == FOLDER:
         return lambda key: key.rpartition("/")[0]
-    try:
-        pattern = re.compile(by if len(by) <= _LONGEST else "(")
-    except re.error as error:
-        message = f"expected {FOLDER}, {DUPLICATES} or a regular expression, found {by[:80]!r} ({error})"
-        raise OptionError(f"`{name}`: {message}.") from error
+    pattern = compiled(by, name, f"{FOLDER}, {DUPLICATES} or ")
 
     def found(key: str) -> str:
         match = pattern.search(key)

@@ -382,7 +382,9 @@ def decode_jpeg(
             if not any(each in what for each in _UNSUPPORTED) and not (_BEHIND in what and _has_all_restarts(data)):
                 raise DamagedJpegError(what) from error
         else:
-            return _from_cmyk(pixels, channels) if is_cmyk else pixels.reshape(height, width, channels)
+            if is_cmyk:  # converted as Pillow does; files contain inverted values, as written by Adobe
+                pixels = np.asarray(Image.fromarray(255 - pixels, "CMYK").convert("RGB" if channels == 3 else "L"))
+            return pixels.reshape(height, width, channels)
     return _decode_by_pillow(data, (height, width), channels, scale)
 
 
@@ -409,12 +411,6 @@ def _with_plain_header(data: Bytes) -> Bytes:
             head[-3:] = b"\0\x3f\0"
         at += nbytes
     return bytes(head) + bytes(data[header.start :])
-
-
-def _from_cmyk(pixels: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
-    """Convert CMYK as Pillow does. Files contain inverted values, as written by Adobe."""
-    image = Image.fromarray(255 - pixels, "CMYK").convert("RGB" if channels == 3 else "L")
-    return np.asarray(image).reshape(*pixels.shape[:2], channels)
 
 
 def _has_all_restarts(data: Bytes) -> bool:

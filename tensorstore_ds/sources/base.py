@@ -6,7 +6,7 @@ A new format is a class derived from `Source`, in a module or a package beside t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from pathlib import Path
@@ -247,14 +247,10 @@ class Source(Protocol):
         self.ledger.use(*self.common_files())
         told = {problem.where for problem in (*contents.problems, *contents.left_out)}
         self.ledger.use(*told.difference([str(self.path)]))  # what is said of all is said of no file
-        self.ledger.check_files(self._own_files(contents))
+        references = (each for listed in contents.splits.values() for each in listed if isinstance(each, str))
+        self.ledger.check_files(file for reference in references for file in self.files(reference))
         unread, self.ledger = self.ledger.problems(), Ledger(self.path)  # a copy for each worker
         return replace(contents, left_out=(*contents.left_out, *unread)) if unread else contents
-
-    def _own_files(self, contents: Contents) -> Iterator[str]:
-        """The absolute paths of the files that samples are made from."""
-        references = (each for listed in contents.splits.values() for each in listed if isinstance(each, str))
-        return (file for reference in references for file in self.files(reference))
 
     def read(self, split: str, reference: Reference) -> Sample:
         """Return one sample. It is called in worker processes, on a copy of this object as it was after `scan`."""

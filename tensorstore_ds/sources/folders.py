@@ -64,7 +64,7 @@ class FolderSource(Source):
         self._level = 0  # number of folders above the class folders
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
         self._unlabelled: frozenset[str] = frozenset()  # split folders without class folders, where others have some
-        self._pattern = None if options.label_from is None else _compiled(options.label_from)
+        self._pattern = None if options.label_from is None else compiled(options.label_from, "label_from")
 
     @classmethod
     def detect(cls, path: Path) -> bool | Match:
@@ -363,13 +363,13 @@ def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
     return (f"{what} in a format that is not recognized: {how}.",)
 
 
-def _compiled(expression: str) -> re.Pattern[str]:
-    """Compile `label_from`; raises `OptionError`."""
+def compiled(expression: str, option: str, others: str = "") -> re.Pattern[str]:
+    """Compile the regular expression of an option, which may also be one of `others`; raises `OptionError`."""
     try:
         return re.compile(expression if len(expression) <= _LONGEST else "(")
     except re.error as error:
-        message = f"expected a regular expression, found {expression[:80]!r} ({error})."
-        raise OptionError(f"`label_from`: {message}") from error
+        message = f"expected {others}a regular expression, found {expression[:80]!r} ({error})."
+        raise OptionError(f"`{option}`: {message}") from error
 
 
 def _found(pattern: re.Pattern[str], path: str) -> str:

@@ -79,11 +79,14 @@ def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[
         raise SourceError(Problem(where, "json", message), "Write the file again.") from error
 
 
-def check_json(data: bytes, where: str) -> None:
-    """Raise `SourceError` `json` unless the bytes are JSON."""
+def decoded(data: bytes, where: str, type: Any) -> Any:
+    """JSON in any Unicode encoding as a type that msgspec decodes; raises `SourceError` `json`.
+
+    A `msgspec.Raw` in it is validated, not decoded.
+    """
     _check_empty(data, where)
     try:
-        msgspec.json.decode(as_utf8(data, where, "json"), type=msgspec.Raw)
+        return msgspec.json.decode(as_utf8(data, where, "json"), type=type)
     except JSON_ERRORS as error:
         raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
 
@@ -93,13 +96,8 @@ def _check_empty(data: bytes, where: str) -> None:
         raise SourceError(Problem(where, "json", "expected JSON, found an empty file."), "Write the file again.")
 
 
-def raw_members(data: bytes, where: str) -> dict[str, msgspec.Raw]:
-    """The members of the object in a JSON file. Values are validated, not decoded. Raises `SourceError` `json`."""
-    _check_empty(data, where)
-    try:
-        return msgspec.json.decode(as_utf8(data, where, "json"), type=dict[str, msgspec.Raw])
-    except JSON_ERRORS as error:
-        raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
+#: The members of an object, for `decoded`.
+MEMBERS = dict[str, msgspec.Raw]
 
 
 @dataclass(frozen=True, slots=True)

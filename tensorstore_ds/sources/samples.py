@@ -244,10 +244,6 @@ def _numbers_of_classes(parts: Parts) -> NDArray[Any] | None:
     return next((parts.arrays[name] for name in _NUMBERS_OF_CLASSES if name in parts.arrays), None)
 
 
-def _is_multi_hot(array: NDArray[Any] | None) -> bool:
-    return array is not None and bool(np.isin(array, (NOT_KNOWN, 0, 1)).all())
-
-
 def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
     """The sample with `labels` as a row of numbers, from names of classes or its own numbers."""
     array = _numbers_of_classes(parts)
@@ -261,7 +257,7 @@ def _with_labels(key: str, parts: Parts, field: LabelsField) -> Parts:
         row = field.row_of(places[each] for each in parts.labels)
     elif array is None:
         row = field.row_of(None)
-    elif array.shape != field.spec.shape or not _is_multi_hot(array):
+    elif array.shape != field.spec.shape or not np.isin(array, (NOT_KNOWN, 0, 1)).all():
         found = f"{array.shape}" if array.shape != field.spec.shape else f"{array.tolist()}"[:60]
         message = f"expected labels that are {field.spec.shape[0]} numbers, each 1, 0 or -1 (unknown), found {found}."
         raise SourceError(Problem(key, "annotation", message), "Correct the labels or the class names.")

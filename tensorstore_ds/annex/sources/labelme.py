@@ -21,11 +21,12 @@ from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.json_files import (
+    MEMBERS,
+    decoded,
     finite,
     first_members,
     kind,
     members,
-    raw_members,
     read_object,
     text,
     values,
@@ -140,7 +141,7 @@ def _has_shapes(path: Path) -> bool:
     if "shapes" in names or len(head) < _HEAD or not names:
         return "shapes" in names
     try:  # they may come after the image
-        return "shapes" in raw_members(read_file(path, path.name, FILE_LIMIT), path.name)
+        return "shapes" in decoded(read_file(path, path.name, FILE_LIMIT), path.name, MEMBERS)
     except SourceError:
         return False
 

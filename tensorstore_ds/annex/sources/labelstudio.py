@@ -17,7 +17,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
-from tensorstore_ds.regular_files import as_utf8, decode_text, is_file, read_file, read_head
+from tensorstore_ds.regular_files import decode_text, is_file, read_file, read_head
 from tensorstore_ds.sources.annotations import (
     AnnotatedObject,
     AnnotatedSource,
@@ -31,8 +31,7 @@ from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import (
-    JSON_ERRORS,
-    check_json,
+    decoded,
     finite,
     kind,
     members,
@@ -121,7 +120,7 @@ class LabelStudioSource(AnnotatedSource):
         found = self._annotations
         for file in sorted(set(jsons).difference(files)):  # it may have been an export
             try:
-                check_json(read_file(self._root / file, file, FILE_LIMIT), file)
+                decoded(read_file(self._root / file, file, FILE_LIMIT), file, msgspec.Raw)
             except SourceError as error:
                 found.problems += error.problems
         for file in files:
@@ -231,8 +230,8 @@ def _has_tasks(path: Path) -> bool:
         return True
     try:
         data = read_file(path, path.name, FILE_LIMIT) if len(head) == _HEAD else b""
-        return bool(data) and bool(msgspec.json.decode(as_utf8(data, path.name), type=list[_Task]))
-    except (SourceError, *JSON_ERRORS):
+        return bool(data) and bool(decoded(data, path.name, list[_Task]))
+    except SourceError:
         return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,7 +81,8 @@ class PanlabelSource(Source):
         """All files except images, because any may contain annotations."""
         if not is_dir(self.path):
             return (self.path,)
-        return tuple(path for path in _files(self.path) if path.suffix.lower() not in IMAGE_SUFFIXES)
+        files = sorted(self.path.rglob("*"))
+        return tuple(path for path in files if path.is_file() and path.suffix.lower() not in IMAGE_SUFFIXES)
 
     def _run(self, out: Path) -> _Report:
         # Values are checked as those of COCO are. An absolute path is no flag.
@@ -122,10 +123,6 @@ class PanlabelSource(Source):
                 except SourceError:
                     continue  # which the scan says with the name as it is
         return msgspec.json.encode(file)
-
-
-def _files(root: Path) -> Iterator[Path]:
-    return (path for path in sorted(root.rglob("*")) if path.is_file())
 
 
 def _program() -> str:

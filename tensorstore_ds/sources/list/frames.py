@@ -24,11 +24,8 @@ _NAME = "<dataframe>"
 def has_frames(source: object) -> bool:
     """Whether `source` is a data frame, or has one for each split."""
     frames = list(source.values()) if isinstance(source, Mapping) else [source]
-    return bool(frames) and all(map(_is_frame, frames))
-
-
-def _is_frame(value: object) -> bool:
-    return hasattr(value, "columns") and (hasattr(value, "__dataframe__") or hasattr(value, "dtypes"))
+    have = (hasattr(each, "columns") and (hasattr(each, "__dataframe__") or hasattr(each, "dtypes")) for each in frames)
+    return bool(frames) and all(have)
 
 
 class FrameSource(ListSource):

@@ -23,7 +23,7 @@ from tensorstore_ds.regular_files import (
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.forms import FormError
-from tensorstore_ds.sources.json_files import JsonPieces, first_members, raw_members
+from tensorstore_ds.sources.json_files import MEMBERS, JsonPieces, decoded, first_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 #: The field of captions.
@@ -84,7 +84,7 @@ def find(path: Path) -> list[str]:
     problems: list[Problem] = []
     for file in (file for file, kind in kinds.items() if kind == Kind.BROKEN):
         try:
-            raw_members(read_file(root / file, file, _WHOLE), file)
+            decoded(read_file(root / file, file, _WHOLE), file, MEMBERS)
         except SourceError as error:
             problems += error.problems
     if problems:
@@ -109,7 +109,7 @@ def kind_of(path: Path) -> Kind:
                 if file.seek(0, io.SEEK_END) > _AT_ONCE:
                     found = JsonPieces(file, 3 if encoding == "utf-8-sig" else 0).find()
                     return Kind.COCO if any(name == "images" for name, _ in found) else Kind.OTHER
-        members = raw_members(read_file(path, path.name, _WHOLE), path.name)
+        members = decoded(read_file(path, path.name, _WHOLE), path.name, MEMBERS)
     except FormError:
         return Kind.BROKEN
     except SourceError as error:

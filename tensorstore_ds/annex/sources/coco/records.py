@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -343,20 +344,22 @@ def read_object(text: bytes, json: str) -> CocoObject:
 
 def read_category(text: bytes, json: str) -> Id | None:
     """Decode the category of an annotation; raises `FormError`."""
-    try:
-        return msgspec.json.decode(text, type=Annotation).category_id
-    except JSON_ERRORS as error:
-        raise FormError(f"{json}: {unlike(error)}: {text[:80].decode(errors='replace')}") from error
+    category: Id | None = _read(text, json, attrgetter("category_id"))
+    return category
 
 
 def read_caption(text: bytes, json: str) -> str:
     """Decode the caption of an annotation; raises `FormError`."""
+    caption: str = _read(text, json, lambda each: _decoded(each.caption, str, "caption"))
+    return caption
+
+
+def _read(text: bytes, json: str, member: Callable[[Annotation], Any]) -> Any:
     try:
-        caption: str = _decoded(msgspec.json.decode(text, type=Annotation).caption, str, "caption")
+        return member(msgspec.json.decode(text, type=Annotation))
     except (*JSON_ERRORS, FormError) as error:
         said = error if isinstance(error, FormError) else unlike(error)
         raise FormError(f"{json}: {said}: {text[:80].decode(errors='replace')}") from error
-    return caption
 
 
 def _decoded(raw: msgspec.Raw | bytes, type: Any, name: str) -> Any:

@@ -119,7 +119,7 @@ class MdsSource(PackedSource):
         fields: dict[str, Field] = {}
         labels = None
         if self._label.name:
-            labels = {split: self._read_labels(split) for split in self._shards}
+            labels = {name: np.concatenate(list(map(self._labels_of, files))) for name, files in self._shards.items()}
             every = np.concatenate([*labels.values()])
             where = f"{self.path.name}: {self._label.name}"
             fields["label"] = LabelField(classes=number_classes(every, self.options.classes, where))
@@ -150,8 +150,9 @@ class MdsSource(PackedSource):
     def _choose(self) -> tuple[Problem, ...]:
         """Choose the columns of images, labels and fields; returns problems for the others."""
         images = [column for column in self._columns if column.kind in IMAGES]
-        images = images or [c for c in self._columns if c.kind in ("bytes", "ndarray") and _is_image(c)]
-        named = [column for column in images if column.name.lower() in IMAGE_NAMES]
+        called = [column for column in self._columns if column.name.lower() in IMAGE_NAMES]
+        images = images or [column for column in called if column.kind in ("bytes", "ndarray")]
+        named = [column for column in images if column in called]
         chosen = named if len(images) > 1 else images
         if len(chosen) != 1:
             shown = ", ".join(f"{column.name} ({column.encoding})" for column in self._columns)[:300]
@@ -220,11 +221,8 @@ class MdsSource(PackedSource):
             raise bad_file(place, f"expected {expected:,} bytes in it, found {found:,} or more.")
         return made, place
 
-    def _read_labels(self, split: str) -> NDArray[np.int64]:
-        """(n,) labels of a split; reads only the pages with labels."""
-        return np.concatenate([self._labels_of(file) for file in self._shards[split]])
-
     def _labels_of(self, file: _File) -> NDArray[np.int64]:
+        """(n,) labels of a shard; reads only the pages with labels."""
         before = self._columns[: self._columns.index(self._label)]
         lengths = [column.nbytes for column in self._columns].count(None)
         dtype, _ = self._label.array or ("", ())
@@ -277,10 +275,6 @@ def _number(data: bytes, column: Column) -> NDArray[Any]:
 def _is_whole(column: Column) -> bool:
     dtype, shape = column.array or ("f", ())
     return shape == () and np.dtype(dtype).kind in "iu"
-
-
-def _is_image(column: Column) -> bool:
-    return column.name.lower() in IMAGE_NAMES
 
 
 def _folders(path: Path) -> list[Path]:
