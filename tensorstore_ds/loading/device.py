@@ -10,8 +10,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.collate import map_tensors, settle
-from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain
+from tensorstore_ds.loading.collate import settle
+from tensorstore_ds.loading.packing import PackedBatch, as_it_is, is_plain, tensors_of
 from tensorstore_ds.options import meant, refusal
 
 
@@ -109,12 +109,8 @@ class IdleTime:
 
 def record_stream(batch: Any, stream: torch.cuda.Stream) -> None:
     """Tell torch's allocator that a stream also uses the tensors of a batch."""
-
-    def record(tensor: torch.Tensor) -> torch.Tensor:
+    for tensor in tensors_of(batch):
         tensor.record_stream(stream)
-        return tensor
-
-    map_tensors(batch, record)
 
 
 class DevicePrefetcher:

@@ -73,13 +73,13 @@ class PackedBatch:
 
 def as_it_is(batch: Any) -> PackedBatch:
     """Return a batch whose pieces are its tensors."""
-    tensors = _tensors_of(batch)
+    tensors = tensors_of(batch)
     return PackedBatch(batch, tensors, [_View(piece) for piece in range(len(tensors))])
 
 
 def pack(batch: Any, pool: BufferPool) -> PackedBatch:
     """Copy the tensors of a batch into few pieces of a pool's memory; what is large and pinned already stays there."""
-    tensors, pieces = _tensors_of(batch), list[Tensor]()
+    tensors, pieces = tensors_of(batch), list[Tensor]()
     views = [_View(0)] * len(tensors)
     small, large = list[int](), list[int]()
     for i, tensor in enumerate(tensors):
@@ -103,7 +103,7 @@ def pack(batch: Any, pool: BufferPool) -> PackedBatch:
             pieces.append(pool.empty_bytes(nbytes))
     packed = PackedBatch(batch, pieces, views)
     whole = packed.over(pieces)
-    for view, source, target in zip(views, tensors, _tensors_of(whole), strict=True):
+    for view, source, target in zip(views, tensors, tensors_of(whole), strict=True):
         if view.dtype is not None:
             target.copy_(source)
     return PackedBatch(whole, pieces, views)  # does not keep the tensors that were copied
@@ -131,7 +131,8 @@ def is_plain(tensor: Tensor) -> bool:
     return type(tensor) is Tensor and tensor.layout == torch.strided and tensor.device.type == "cpu"
 
 
-def _tensors_of(batch: Any) -> list[Tensor]:
+def tensors_of(batch: Any) -> list[Tensor]:
+    """Return the tensors of a batch in the order of `map_tensors`."""
     tensors: list[Tensor] = []
 
     def note(tensor: Tensor) -> Tensor:

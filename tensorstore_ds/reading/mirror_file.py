@@ -30,7 +30,7 @@ from tensorstore_ds.errors import FormatError, OutputError, Problem, TsdsError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
 from tensorstore_ds.reading.store_files import open_file
-from tensorstore_ds.reading.zarr_part import LocalPart, read_index
+from tensorstore_ds.reading.zarr_part import LocalPart, read_edges
 from tensorstore_ds.remote.location import Found
 from tensorstore_ds.remote.server import Server
 
@@ -220,15 +220,11 @@ class MirroredFile:
         geometry = self._geometry
         try:
             with self.open() as file:
-                entries = read_index(file, self._name, geometry).astype(np.int64)
+                self._edges = read_edges(file, self._name, geometry)
             self._crcs = np.frombuffer(self._tail(), "<u4", geometry.chunks)
-            self._edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(entries[:, 1])])
-            if (self._edges[:-1] != entries[:, 0]).any() or self._edges[-1] != self._file.size - geometry.tail_nbytes:
-                message = "expected chunks back to back from byte 0 to their checksums, found others."
-                raise FormatError(Problem(self._name, "shard-index", message), self._advice)
-        except FormatError:
+        except FormatError as error:
             self._header["end"] = 0  # fetched again next time
-            raise
+            raise FormatError(error.problems, self._advice) from error
 
     def _lost(self, chunks: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of these chunks that are not there: marked ones are compared with their checksums."""

@@ -35,8 +35,8 @@ from tensorstore_ds.reading.checks import (
 from tensorstore_ds.reading.columns import Column, RaggedColumn, array_columns
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Split, Store, open as open_store
-from tensorstore_ds.reading.store_files import StoreFiles, damage, data_files_of, shards_of, size_of
-from tensorstore_ds.reading.zarr_part import ZarrPart, read_index
+from tensorstore_ds.reading.store_files import StoreFiles, damage, data_files_of, shards_of
+from tensorstore_ds.reading.zarr_part import ZarrPart, read_edges
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
 
@@ -247,17 +247,12 @@ def _chunk_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Pro
     """What is wrong with a data file: its index, the checksums, or the chunks, decompressed one at a time."""
     try:
         with files.open(name) as file:
-            entries = read_index(file, name, geometry)
-            offsets, lengths = entries.T
-            ends = np.cumsum(lengths)
-            end = size_of(file) - geometry.tail_nbytes
-            if (offsets != ends - lengths).any() or int(ends[-1]) != end:
-                message = "expected chunks back to back from byte 0 to their checksums, found others."
-                return Problem(name, "shard-index", message)
+            edges = read_edges(file, name, geometry)
+            end = int(edges[-1])
             file.seek(end)
             stored = file.read(geometry.chunks * CRC_NBYTES)
             file.seek(0)
-            if chunk_crcs(file, lengths.tolist()) != stored:
+            if chunk_crcs(file, np.diff(edges).tolist()) != stored:
                 return Problem(name, "shard-index", "the chunks do not agree with their checksums.")
             if geometry.layout == "memmap":
                 file.seek(geometry.nbytes)

@@ -111,6 +111,16 @@ def open_part(name: str, geometry: ArrayGeometry, open_file: Callable[[], IO[byt
         return map_array(file, geometry.spec.dtype, geometry.shape, start_of(file))
 
 
+def read_edges(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[np.int64]:
+    """(chunks + 1,) where each chunk of an open data file begins, and the end; raises as `read_index`, and for gaps."""
+    offsets, lengths = read_index(file, name, geometry).astype(np.int64).T
+    edges = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+    if (edges[:-1] != offsets).any() or edges[-1] != size_of(file) - geometry.tail_nbytes:
+        message = "expected chunks back to back from byte 0 to their checksums, found others."
+        raise FormatError(Problem(name, "shard-index", message))
+    return edges
+
+
 def read_index(file: IO[bytes], name: str, geometry: ArrayGeometry) -> NDArray[np.uint64]:
     """(chunks, 2) offset and size of every chunk of an open data file; raises `FormatError` (`shard-index`)."""
     size = size_of(file)
