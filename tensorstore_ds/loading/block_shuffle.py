@@ -71,15 +71,12 @@ class BlockShuffleSampler(RowSampler):
         rows = (blocks[:, None] * self.block_rows + np.arange(self.block_rows)).reshape(-1)
         return rows[rows < self.size] if self.size % self.block_rows else rows  # the last block of the store is short
 
-    def _stretch(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
         begin = self.rank * len(self)
         if not self.even_batches and not self.drop_last:
             each, longer = divmod(self.size, self.num_replicas)
             begin = self.rank * each + min(self.rank, longer)
-        return order.take(np.arange(begin, begin + len(self)), mode="wrap")
-
-    def _deal(self, order: NDArray[np.int64]) -> NDArray[np.int64]:
-        rows = self._stretch(order)
+        rows = order.take(np.arange(begin, begin + len(self)), mode="wrap")
         random = generator(self.seed, self.epoch, self.rank)
         whole = len(rows) // self.window_rows * self.window_rows
         windows = rows[:whole].reshape(-1, self.window_rows)

@@ -69,9 +69,10 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
         SourceError: an RLE mask belongs to an image of another size, or the edges of polygons are many million pixels
             long.
     """
-    masks = [[mask for mask, _, _ in _drawn(split, each, size)] for each in _samples(objects)]
+    samples = _samples(objects)
+    masks = [[mask for mask, _, _ in _drawn(split, each, size)] for each in samples]
     stacked = (np.stack(each) if each else np.zeros((0, *size), np.bool_) for each in masks)
-    return [torch.from_numpy(each).to(_device(objects)) for each in stacked]
+    return [torch.from_numpy(each).to(_device(samples)) for each in stacked]
 
 
 def draw_class_masks(
@@ -113,7 +114,7 @@ def draw_class_masks(
         drawn = sorted(_drawn(split, sample, size), key=lambda each: (not each[2], -int(each[0].sum())))
         for mask, label, is_crowd in drawn:
             pixels[mask] = ignored if is_crowd else first + label
-    return torch.from_numpy(classes).to(_device(objects))
+    return torch.from_numpy(classes).to(_device(samples))
 
 
 def _samples(objects: Objects) -> list[Mapping[str, Tensor]]:
@@ -130,11 +131,8 @@ def _samples(objects: Objects) -> list[Mapping[str, Tensor]]:
     return samples
 
 
-def _device(objects: Objects) -> torch.device | None:
-    if isinstance(objects, PackedObjects):
-        return objects.offsets.device
-    first = objects["offsets"] if isinstance(objects, Mapping) else objects[0][FRAME] if objects else None
-    return None if first is None else first.device
+def _device(samples: Sequence[Mapping[str, Tensor]]) -> torch.device | None:
+    return samples[0][FRAME].device if samples else None
 
 
 def _drawn(

@@ -123,10 +123,6 @@ class Column:
         """Drop the maps that were not used since the last call; `part` makes them again."""
         self._earlier, self._parts, self._table = self._parts, {}, None
 
-    def _forget(self, shard: int) -> None:
-        """Drop the array of one shard, which is not expected to be used again."""
-        self._parts.pop(shard, None)
-
     def _mapped(self, shard: int) -> NDArray[Any] | None:
         """Return the map of one shard, with holes where rows were not downloaded yet, or None if it is compressed."""
         part = _local(self.part(shard))
@@ -456,7 +452,7 @@ class RaggedColumn:
         for shard in missing.tolist():
             first, last = self._starts[shard : shard + 2]
             offsets[first : last + 1] = self._checked(shard) + self._value_starts[shard]
-            column._forget(shard)
+            column._parts.pop(shard, None)  # which is not expected to be used again
         self._is_missing[missing] = False
         self._is_whole = not self._is_missing.any()
         return offsets

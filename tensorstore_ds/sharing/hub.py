@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +9,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing.existing import is_to_be_replaced, store_at
@@ -51,12 +51,10 @@ def _replaced(content: Content) -> tuple[str, ...]:
 def _check_listed(source: Path, content: Content, replaced: tuple[str, ...]) -> None:
     """Raise `FormatError` if the store's folder contains other files, because they would be published with it."""
     names = {*content.files, *content.lists, "zarr.json"}
-    for folder, _, files in os.walk(source):
-        for file in files:
-            name = (Path(folder) / file).relative_to(source).as_posix()
-            if name not in names and not name.startswith(replaced):
-                problem = Problem(name, "unlisted-file", "this file is not listed.")
-                raise FormatError(problem, "Remove it, or it would be published.")
+    for name in find_files(source).names():
+        if name not in names and not name.startswith(replaced):
+            problem = Problem(name, "unlisted-file", "this file is not listed.")
+            raise FormatError(problem, "Remove it, or it would be published.")
 
 
 def _commit(
