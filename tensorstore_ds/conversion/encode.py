@@ -24,6 +24,7 @@ from tensorstore_ds.imaging.placement import Placement
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
 from tensorstore_ds.sources.base import Sample
+from tensorstore_ds.sources.files import encoding_problem
 
 #: `open_picture` or `read_header`.
 Opener = Callable[..., Picture]
@@ -142,11 +143,9 @@ def check_size(sample: Sample, picture: Picture) -> None:
 
 def _checked_texts(sample: Sample) -> Mapping[str, Sequence[str]]:
     for name, texts in sample.texts.items():
-        try:
-            _ = [text.encode() for text in texts]
-        except UnicodeEncodeError as error:
+        if any(map(encoding_problem, texts)):
             message = f"expected {name} that UTF-8 can hold, found a surrogate alone."
-            raise SourceError(Problem(sample.key, "annotation", message), "Correct the text.") from error
+            raise SourceError(Problem(sample.key, "annotation", message), "Correct the text.")
     return sample.texts
 
 

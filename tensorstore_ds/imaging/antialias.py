@@ -43,7 +43,7 @@ def resize_part(pixels: NDArray[Any], y: Axis, x: Axis) -> NDArray[Any]:
     _along(pixels.swapaxes(0, 1), x, across.swapaxes(0, 1))
     resized = np.empty((y.last - y.first, *across.shape[1:]), dtype)
     _along(across, y, resized)
-    return resized if dtype == pixels.dtype else _rounded(resized, pixels.dtype)
+    return resized if dtype == pixels.dtype else rounded(resized, pixels.dtype)
 
 
 def _along(pixels: NDArray[Any], axis: Axis, out: NDArray[Any]) -> None:
@@ -106,8 +106,9 @@ def _sums(
         yield part, total.reshape(part.shape)
 
 
-def _rounded(values: NDArray[np.float64], dtype: np.dtype[Any]) -> NDArray[Any]:
+def rounded(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return floating-point values in a data type. Integers are rounded and clipped to its range."""
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
-        values = np.rint(values).clip(limits.min, limits.max)
+        values = np.rint(values.astype(np.float64, copy=False)).clip(limits.min, limits.max)
     return values.astype(dtype)

@@ -67,7 +67,8 @@ def stored_objects(key: str, objects: Objects, *, with_rectangles: bool) -> dict
         if name in objects:
             value = objects[name] != 0 if name in FLAGS else objects[name]
             if name == "oriented_boxes":
-                value = _oriented(key, value)
+                value = corners_to_oriented(as_corners(value))
+                value[:, 4] = np.clip(value[:, 4], -PI, PI)
             with np.errstate(over="ignore"):  # infinity is refused below
                 if name in LISTS:
                     values[name] = [np.ascontiguousarray(each, dtype) for each in value]
@@ -83,13 +84,6 @@ def stored_objects(key: str, objects: Objects, *, with_rectangles: bool) -> dict
     if any((np.isnan(corners[:, 0]) != np.isnan(corners[:, 1])).any() for corners in values.get("polygons", ())):
         raise bad_image(key, "annotation", "expected corners with two coordinates in polygons, found one that is NaN.")
     return values
-
-
-def _oriented(key: str, value: NDArray[Any]) -> NDArray[np.float64]:
-    """(M, 5) of oriented boxes, or of their corners (M, 4, 2)."""
-    boxes: NDArray[np.float64] = corners_to_oriented(as_corners(value))
-    boxes[:, 4] = np.clip(boxes[:, 4], -PI, PI)
-    return boxes
 
 
 def place_objects(

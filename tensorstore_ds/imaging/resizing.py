@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds import native
+from tensorstore_ds.imaging.antialias import rounded
 from tensorstore_ds.imaging.placement import Placement
 
 
@@ -28,11 +29,7 @@ def resize(pixels: NDArray[Any], placement: Placement) -> NDArray[Any]:
         planes = [
             np.asarray(_resize(Image.fromarray(_as_float32(pixels[:, :, c])), placement)) for c in range(channels)
         ]
-        resized = np.stack(planes, axis=2)
-        if pixels.dtype.kind in "iu":
-            limits = np.iinfo(pixels.dtype)
-            resized = np.clip(np.rint(resized.astype(np.float64)), limits.min, limits.max)
-        resized = resized.astype(pixels.dtype)
+        resized = rounded(np.stack(planes, axis=2), pixels.dtype)
     if placement.resized == placement.size:
         return resized
     canvas = np.zeros((*placement.size, channels), pixels.dtype)

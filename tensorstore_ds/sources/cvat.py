@@ -209,7 +209,9 @@ def _object(shape: Element) -> AnnotatedObject | None:
         return AnnotatedObject.around(_label(shape), polygon=places)
     if shape.tag == "ellipse":
         x, y, rx, ry = _numbers(shape, "cx", "cy", "rx", "ry")
-        turn = _finite(shape.get("rotation", "0"), "rotation")
+        turn = number(text := shape.get("rotation", "0"), "rotation")
+        if not math.isfinite(turn):
+            raise FormError(f"expected rotation, a finite number, found {shown(text)}")
         return AnnotatedObject(_label(shape), ellipse_box((x, y), (rx, ry), turn))
     if shape.tag == "mask":
         x, y, width, height = _numbers(shape, "left", "top", "width", "height")
@@ -230,13 +232,6 @@ def _label(shape: Element) -> str:
 
 def _numbers(shape: Element, *keys: str) -> tuple[float, ...]:
     return tuple(number(shape.get(key), key) for key in keys)
-
-
-def _finite(text: str | None, name: str) -> float:
-    value = number(text, name)
-    if not math.isfinite(value):
-        raise FormError(f"expected {name}, a finite number, found {shown(text)}")
-    return value
 
 
 def _places(shape: Element) -> list[Place]:

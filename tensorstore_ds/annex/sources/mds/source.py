@@ -8,9 +8,10 @@ import io
 import os
 import re
 import zlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, ClassVar, cast
+from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,14 +50,6 @@ class _File:
     rows: int
 
 
-def _gunzip(stream: BinaryIO, nbytes: int) -> BinaryIO:
-    return cast("BinaryIO", gzip.GzipFile(fileobj=stream))
-
-
-def _bunzip(stream: BinaryIO, nbytes: int) -> BinaryIO:
-    return cast("BinaryIO", bz2.BZ2File(stream))
-
-
 def _unzstd(stream: BinaryIO, nbytes: int) -> BinaryIO:
     """Decompress one frame with a size, as MosaicML's writer makes it, in memory: a shard takes some 64 MB."""
     check_fits("a shard", nbytes + os.fstat(stream.fileno()).st_size)
@@ -66,9 +59,9 @@ def _unzstd(stream: BinaryIO, nbytes: int) -> BinaryIO:
 
 
 #: How compressed shards of so many bytes are read, and the most bytes that one byte can become.
-_OPENERS = {
-    "gz": (_gunzip, 1032),
-    "bz2": (_bunzip, 45_000_000),
+_OPENERS: Mapping[str, tuple[Callable[[BinaryIO, int], Any], int]] = {
+    "gz": (lambda stream, nbytes: gzip.GzipFile(fileobj=stream), 1032),
+    "bz2": (lambda stream, nbytes: bz2.BZ2File(stream), 45_000_000),
     "zstd": (_unzstd, 32_768),
 }
 

@@ -13,7 +13,7 @@ import yaml
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import TEXT_LIMIT, is_file, read_file, read_head
-from tensorstore_ds.sources.files import glance
+from tensorstore_ds.sources.files import encoding_problem, glance
 from tensorstore_ds.sources.names import KEYPOINTS_LIMIT, flip_pairs
 from tensorstore_ds.sources.xml import shown
 
@@ -159,21 +159,13 @@ def _checked(items: Mapping[int, object], where: str) -> dict[int, str]:
         raise _bad(where, f"expected at most {CLASSES_LIMIT} classes", str(len(items)))
     for number in sorted(items):
         name = items[number]
-        if not isinstance(name, str) or not name.strip() or not _is_text(name):
+        if not isinstance(name, str) or not name.strip() or encoding_problem(name):  # half of a pair, as an escape
             raise _bad(where, f"expected a name for class {number}", name)
         names[number] = name = name.strip()
         if numbers.setdefault(name, number) != number:
             message = f"expected each name once, found {shown(name)} for the classes {numbers[name]} and {number}."
             raise SourceError(Problem(where, "data-yaml", message), _CORRECT)
     return names
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:  # half of a pair, written as an escape
-        return False
-    return True
 
 
 def _darknet(root: Path) -> Config | None:
