@@ -44,20 +44,9 @@ def convert_shards(
     `common` are the `identities` of the files that all samples share. `on_rows` is called with the number of samples
     done since its last call.
     """
-    origin: Origin
-    begun: ShardName | None = None
-
-    def on_block(name: ShardName, files: bytes) -> None:
-        nonlocal origin, begun
-        if name != begun:
-            origin, begun = Origin(common, shards[name]), name
-        origin.update(files)
-
-    written = write_shards(prepared, shards, writers, options.workers, on_rows=on_rows, on_block=on_block, note=note)
+    written = write_shards(prepared, shards, writers, options.workers, common, on_rows=on_rows, note=note)
     with contextlib.closing(written):
-        for name, writer in written:
-            if name != begun:  # a shard without rows
-                origin = Origin(common, shards[name])
+        for name, writer, origin in written:
             yield name, writer.finish(options.layout, len(shards[name]), str(origin))
 
 
@@ -66,15 +55,12 @@ def write_shards(
     shards: Mapping[ShardName, ChosenRows],
     writers: Mapping[ShardName, ShardWriter],
     workers: int | None,
+    common: bytes = b"",
     *,
     on_rows: Callable[[int], None],
-    on_block: Callable[[ShardName, bytes], None] = lambda name, files: None,
     note: Callable[[str], None],
-) -> Generator[tuple[ShardName, ShardWriter]]:
-    """Convert shards in order, and yield their complete writers.
-
-    `on_block` is called with the `identities` of the files of each block.
-    """
+) -> Generator[tuple[ShardName, ShardWriter, Origin]]:
+    """Convert shards in order, and yield their complete writers, and where each is from."""
     nbytes = BLOCK_OF_PARTS_NBYTES if prepared.source.has_parts else BLOCK_NBYTES
     job, rows = Job(prepared.source, prepared.format), block_rows(prepared.row_nbytes, nbytes)
     workers = usable_cores() if workers is None else workers
@@ -89,14 +75,15 @@ def write_shards(
 
         results = stack.enter_context(contextlib.closing(run_blocks(job, blocks(), workers, note)))
         for name, shard in shards.items():
+            origin = Origin(common, shard)
             if not len(shard):
                 stack.enter_context(writers[name])
             for start in range(0, len(shard), rows):
                 result = next(results)
                 writers[name].append(result)
-                on_block(name, result.files)
+                origin.update(result.files)
                 on_rows(min(rows, len(shard) - start))
-            yield name, writers[name]
+            yield name, writers[name], origin
 
 
 class Origin:

@@ -191,7 +191,7 @@ def _encoded(
     writers = {name: ShardWriter(build.store / shard_path(*name), fields) for name in shards}
     written = write_shards(prepared, shards, writers, workers, on_rows=build.advance, note=build.note)
     with contextlib.closing(written):
-        for name, writer in written:
+        for name, writer, _ in written:
             copy_arrays(store, *name, copied, writer.partial)
             known = store.manifest.splits[name[0]].shards[name[1]].lengths
             lengths = {group: known[group] for group in groups}
