@@ -28,6 +28,7 @@ from tensorstore_ds.imaging.placement import box_faults, clip
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 from tensorstore_ds.sources.chosen import AroundSource
 from tensorstore_ds.sources.files import PackedStrings
+from tensorstore_ds.sources.forms import noted
 
 #: The field with the box of a crop in the image that it is from.
 SOURCE_BOX = "source_box"
@@ -76,11 +77,8 @@ class PartSource(AroundSource):
             references, counts[split] = PackedStrings(), []
             for own in listed:
                 parts: Sequence[str] = ()
-                try:
-                    with quiet_pillow():
-                        parts = self._parts(split, own)
-                except SourceError as error:
-                    problems += error.problems
+                with noted(problems), quiet_pillow():
+                    parts = self._parts(split, own)
                 key = self._source.key(split, own)
                 references.extend(f"{key}\0{part}\0{number}" for part in parts)
                 counts[split].append(len(parts))

@@ -16,7 +16,7 @@ from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.base import FLAGS, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
 from tensorstore_ds.sources.splits import notes_of_renamed, split_names
@@ -90,18 +90,17 @@ class CvatSource(AnnotatedSource):
         used: dict[int, str] = {}  # the XML file of each image
         splits: dict[str, PackedStrings] = {}
         for xml in xmls:
-            try:
+            with noted(problems):
                 found = list(self._entries(xml, images))
-            except SourceError as error:
-                problems += error.problems
-                continue
-            self.ledger.use(xml)
-            for image, subset, row in found:
-                if used.setdefault(image, xml) != xml:
-                    message = f"expected each image in one XML file, found it in {xml} and {used[image]}. Remove one."
-                    problems.append(Problem(images.paths[image], "duplicate-key", message))
-                else:
-                    splits.setdefault(subset, PackedStrings()).extend([self._annotations.rows[row]])
+                self.ledger.use(xml)
+                for image, subset, row in found:
+                    if used.setdefault(image, xml) != xml:
+                        message = (
+                            f"expected each image in one XML file, found it in {xml} and {used[image]}. Remove one."
+                        )
+                        problems.append(Problem(images.paths[image], "duplicate-key", message))
+                    else:
+                        splits.setdefault(subset, PackedStrings()).extend([self._annotations.rows[row]])
         if not splits:
             message = "expected <image> elements, as CVAT for images 1.1 has them, found none."
             missing = Problem(str(self.path), "empty-source", message)

@@ -17,6 +17,15 @@ class FormError(Exception):
 
 
 @contextmanager
+def noted(problems: list[Problem]) -> Iterator[None]:
+    """Note the problems of a `SourceError` in this block, instead of raising it."""
+    try:
+        yield
+    except SourceError as error:
+        problems += error.problems
+
+
+@contextmanager
 def placed(where: str, advice: str = "", *, prefix: str = "", reason: str = "annotation") -> Iterator[None]:
     """Raise a `FormError` in this block as `SourceError`, with its place, more of its place before it, and advice."""
     try:

@@ -19,7 +19,7 @@ from tensorstore_ds.regular_files import is_file, os_errors
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, Annotations
 from tensorstore_ds.sources.base import FLAGS, IMAGE_SUFFIXES, Contents
 from tensorstore_ds.sources.files import PackedStrings, walk_files
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
 from tensorstore_ds.sources.paths import inside
@@ -94,10 +94,8 @@ class ImglabSource(AnnotatedSource):
         problems = self._annotations.problems
         images = _Images(self._root, self.options.images)
         for xml in xmls:
-            try:
+            with noted(problems):
                 files.append(_read_list(self._root / xml, xml, images, self.ledger))
-            except SourceError as error:
-                problems += error.problems
         kept, left_out = _choose([file for file in files if file.listed or not file.problems])
         labelled = any(any(file.annotations.classes) for file in kept)
         entries = {file.xml: _labelled(file) if labelled else file.annotations.rows for file in kept}
@@ -215,7 +213,7 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
     for line, element in iterate_elements(path, xml, "dataset", "image", ledger=ledger, passed=_OUTSIDE):
         where = f"{xml} line {line}"
         ledger.element(element, _IMAGE, xml)
-        try:
+        with noted(result.problems):
             image = images.find(element.get("file"), xml, where)
             if image in seen:
                 message = f"expected each image once in {xml}, found it again in line {line}. Merge the two."
@@ -235,16 +233,13 @@ def _read_list(path: Path, xml: str, images: _Images, ledger: Ledger) -> _ImageL
             if len(known) + len(new) > NAMES_LIMIT:
                 message = f"{where}: expected at most {NAMES_LIMIT} different keypoint names in a file, found more."
                 raise SourceError(Problem(image, "keypoint-count", message))
-        except SourceError as error:
-            result.problems.extend(error.problems)
-            continue
-        size = pixels(element.get("height")), pixels(element.get("width"))
-        row = result.annotations.add(image, objects, size, file="")
-        bare = next((i for i, each in enumerate(objects, 1) if not each.label), None)
-        if bare is not None:
-            result.unlabelled[row] = bare
-        result.boxes += len(objects)
-        result.keypoints += sum(len(each.keypoints) for each in objects)
+            size = pixels(element.get("height")), pixels(element.get("width"))
+            row = result.annotations.add(image, objects, size, file="")
+            bare = next((i for i, each in enumerate(objects, 1) if not each.label), None)
+            if bare is not None:
+                result.unlabelled[row] = bare
+            result.boxes += len(objects)
+            result.keypoints += sum(len(each.keypoints) for each in objects)
     return result
 
 

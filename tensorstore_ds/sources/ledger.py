@@ -18,9 +18,10 @@ from xml.etree.ElementTree import Element
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import Problem
 from tensorstore_ds.regular_files import is_dir
 from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.sources.forms import noted
 
 #: The reason code of everything that the ledger reports.
 NOT_READ = "not-read"
@@ -146,12 +147,10 @@ class Ledger:
         known = np.unique(np.frombuffer(self._used, np.int64)) if self._used else np.empty(0, np.int64)
         others: list[str] = []
         paths = walk_files(Path(self._root), ("",), others=others)
-        try:
+        with noted(self._failed):  # of a folder that no reader came to
             while some := list(islice(paths, _AT_ONCE)):
                 for path in _unknown(some, self._root, known):
                     self._unread_file(path)
-        except SourceError as error:  # a folder that no reader came to
-            self._failed += error.problems
         for path in others:
             self.unread("no regular file", path)
 

@@ -28,7 +28,7 @@ from tensorstore_ds.sources.annotations import (
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
-from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.forms import FormError, noted
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.json_files import (
     decoded,
@@ -119,31 +119,25 @@ class LabelStudioSource(AnnotatedSource):
         files = [file for file in jsons if is_file(self.path) or self.detect(self._root / file)]
         found = self._annotations
         for file in sorted(set(jsons).difference(files)):  # it may have been an export
-            try:
+            with noted(found.problems):
                 decoded(read_file(self._root / file, file, FILE_LIMIT), file, msgspec.Raw)
-            except SourceError as error:
-                found.problems += error.problems
         for file in files:
-            try:
+            with noted(found.problems):
                 tasks = read_list(self._root / file, file, FILE_LIMIT, VALUES_LIMIT)
-            except SourceError as error:
-                found.problems += error.problems
-                continue
-            self.ledger.use(file)
-            for i, task in enumerate(tasks, 1):
-                try:
-                    image, row = self._task(task, f"{file}: task {i}", images)
-                    if image in found.images or image in found.bad:
-                        found.bad.add(image)
-                        message = f"expected each image in one task, found it again in {file}: task {i}. Remove one."
-                        raise SourceError(Problem(image, "duplicate-key", message))
-                except SourceError as error:
-                    found.problems += error.problems
-                    continue
-                if row is not None:
-                    found.images[image] = row
-                else:
-                    found.left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
+                self.ledger.use(file)
+                for i, task in enumerate(tasks, 1):
+                    with noted(found.problems):
+                        image, row = self._task(task, f"{file}: task {i}", images)
+                        if image in found.images or image in found.bad:
+                            found.bad.add(image)
+                            message = (
+                                f"expected each image in one task, found it again in {file}: task {i}. Remove one."
+                            )
+                            raise SourceError(Problem(image, "duplicate-key", message))
+                        if row is not None:
+                            found.images[image] = row
+                        else:
+                            found.left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
         self.ledger.use(*found.bad)
         for image in found.bad:
             found.images.pop(image, None)

@@ -20,7 +20,7 @@ from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.json_files import parse_object, read_object
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
@@ -331,24 +331,21 @@ class ParquetSource(PackedSource):
             count = table.num_rows
         for row in range(count):
             here = f"{where} (group {group}, row {row})"
-            try:
-                with _damage(here), placed(here, _CORRECT):
+            with noted(problems), placed(here, _CORRECT):
+                with _damage(here):
                     values = {name: table.column(name)[row].as_py() for name in table.column_names}
-                    if self._label and (label := label_of(values[self._label], self._label)) is not None:
-                        self._table.labels.note(label)
-                    if self._several:
-                        self._table.note_several(values[self._several], self._several)
-                    if self._objects:
-                        found = struct_objects(self._objects_of(values), corners=True)
-                        sides = [values[name] for name in self._size]
-                        self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
-                        self._table.note(found)
-                    path = (values[self._image] or {}).get("path") if has_path else None
-                    path = None if isinstance(path, str) and len(path) > _PATH_LIMIT else path
-            except SourceError as error:
-                problems += error.problems
-                continue
-            yield row, path
+                if self._label and (label := label_of(values[self._label], self._label)) is not None:
+                    self._table.labels.note(label)
+                if self._several:
+                    self._table.note_several(values[self._several], self._several)
+                if self._objects:
+                    found = struct_objects(self._objects_of(values), corners=True)
+                    sides = [values[name] for name in self._size]
+                    self._boxes.note(found, (sides[0], sides[1]) if all(sides) and sides else None)
+                    self._table.note(found)
+                path = (values[self._image] or {}).get("path") if has_path else None
+                path = None if isinstance(path, str) and len(path) > _PATH_LIMIT else path
+                yield row, path
 
     # --- samples ---
 

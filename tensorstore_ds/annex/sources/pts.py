@@ -13,6 +13,7 @@ from tensorstore_ds.regular_files import is_file, read_file, read_head
 from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import Contents
 from tensorstore_ds.sources.files import PROBED_FILES, glance
+from tensorstore_ds.sources.forms import noted
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.xml import PLACE_LIMIT, Place
 
@@ -38,18 +39,14 @@ class PtsSource(AnnotatedSource):
         every, problems = self._annotations, self._annotations.problems
         found: dict[str, tuple[str, AnnotatedObject]] = {}  # by the image's path
         for file in files:
-            try:
+            with noted(problems):
                 places = read_points(read_file(self._root / file, file, FILE_LIMIT), file, self.ledger)
                 image = images.paths[images.find("", file, (file[: file.rfind("/") + 1], ""))]
-            except SourceError as error:
-                problems += error.problems
-                continue
-            if image in found:
-                message = f"expected an image of its own, found {image}, which {found[image][0]} has. Remove one."
-                problems.append(Problem(file, "duplicate-key", message))
-                continue
-            names = {str(i): place for i, place in enumerate(places, 1)}
-            found[image] = file, AnnotatedObject("", hull(places), {}, names)
+                if image in found:
+                    message = f"expected an image of its own, found {image}, which {found[image][0]} has. Remove one."
+                    raise SourceError(Problem(file, "duplicate-key", message))
+                names = {str(i): place for i, place in enumerate(places, 1)}
+                found[image] = file, AnnotatedObject("", hull(places), {}, names)
         counts = Counter(len(each.keypoints) for _, each in found.values())
         usual = max(counts, key=lambda n: (counts[n], n), default=0)
         for image, (file, each) in found.items():

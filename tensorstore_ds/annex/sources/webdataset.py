@@ -22,7 +22,7 @@ from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.json_files import kind, parse_object, read_object
 from tensorstore_ds.sources.ledger import USED, Known, Ledger
 from tensorstore_ds.sources.packed import PackedSource, files_at
@@ -196,30 +196,27 @@ class WebDatasetSource(PackedSource):
         if entry.problems:
             problems += entry.problems
             return None
-        try:
-            with placed(here, _CORRECT):
-                label, name = self._label(entry, file), None
-                if ".json" in entry.places:
-                    described = _Described(_read_at(file, *entry.places[".json"]), here)
-                    self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
-                    self.ledger.members(described.members, described.known(), where)
-                    label, name = described.agreed(label)
-                    if described.objects is not None:
-                        self._table.note(described.objects)
-                        described.note_names(self._table)
-                    self._texts.update(dict.fromkeys(described.texts()))
-                    if (several := described.several()) is not None:
-                        self._table.note_several(several, "labels")
-                if label is not None:
-                    self._table.has_labels = True
-                    self._table.labels.note(label, name)
-        except SourceError as error:
-            problems += error.problems
-            return None
-        if ".txt" in entry.places:
-            self._texts[_CAPTIONS] = None
-        places = (entry.places["image"], entry.places.get(".json", (0, 0)), entry.places.get(".txt", (0, -1)))
-        return "\0".join(["" if label is None else str(label), *(f"{start} {nbytes}" for start, nbytes in places)])
+        with noted(problems), placed(here, _CORRECT):
+            label, name = self._label(entry, file), None
+            if ".json" in entry.places:
+                described = _Described(_read_at(file, *entry.places[".json"]), here)
+                self._members.update(dict.fromkeys(list(described.members)[: _MEMBERS - len(self._members)]))
+                self.ledger.members(described.members, described.known(), where)
+                label, name = described.agreed(label)
+                if described.objects is not None:
+                    self._table.note(described.objects)
+                    described.note_names(self._table)
+                self._texts.update(dict.fromkeys(described.texts()))
+                if (several := described.several()) is not None:
+                    self._table.note_several(several, "labels")
+            if label is not None:
+                self._table.has_labels = True
+                self._table.labels.note(label, name)
+            if ".txt" in entry.places:
+                self._texts[_CAPTIONS] = None
+            places = (entry.places["image"], entry.places.get(".json", (0, 0)), entry.places.get(".txt", (0, -1)))
+            return "\0".join(["" if label is None else str(label), *(f"{start} {nbytes}" for start, nbytes in places)])
+        return None
 
     def _label(self, entry: _Entry, file: BinaryIO) -> Label | None:
         if ".cls" not in entry.places:

@@ -17,6 +17,7 @@ from tensorstore_ds.regular_files import is_dir, status_of
 from tensorstore_ds.sources.annotations import AnnotatedSource, Row, unpack
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
+from tensorstore_ds.sources.forms import noted
 from tensorstore_ds.sources.images import ImageIndex, note_of_folders, stem_of
 from tensorstore_ds.sources.mask_folders import find_mask_folders
 from tensorstore_ds.sources.voc.annotation import read_annotation
@@ -91,13 +92,11 @@ class VocSource(AnnotatedSource):
         base = layout.annotations.removesuffix(f"{ANNOTATIONS}/")
         inside = (layout.images, *(f"{base}{folder}/" for folder in _MASKS))
         message = "not stored: it lies outside of the folders of this data set."
-        beside = []
-        try:
+        beside: list[Problem] = []
+        with noted(beside):  # such as a folder that is no part of the data set
             for path in walk_files(self.path, IMAGE_SUFFIXES | {".xml"}):
                 if not path.startswith(layout.annotations if path.lower().endswith(".xml") else inside):
                     beside.append(Problem(path, "not-listed", message))
-        except SourceError as error:  # a folder that is no part of the data set
-            beside += error.problems
         return beside
 
     def _near(self, layout: Layout, xml: str) -> Sequence[str]:

@@ -22,7 +22,7 @@ from tensorstore_ds.regular_files import (
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
-from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.forms import FormError, noted
 from tensorstore_ds.sources.json_files import MEMBERS, JsonPieces, decoded, first_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
@@ -83,10 +83,8 @@ def find(path: Path) -> list[str]:
     kinds = {file: kind_of(root / file) for file in files}
     problems: list[Problem] = []
     for file in (file for file, kind in kinds.items() if kind == Kind.BROKEN):
-        try:
+        with noted(problems):
             decoded(read_file(root / file, file, _WHOLE), file, MEMBERS)
-        except SourceError as error:
-            problems += error.problems
     if problems:
         raise SourceError(problems, "Write the file again, or remove it.")
     return [file for file, kind in kinds.items() if kind == Kind.COCO]

@@ -20,7 +20,7 @@ from tensorstore_ds.imaging.codecs import begins_as_image
 from tensorstore_ds.regular_files import read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.packed import PackedSource, keyed
 from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.row_table import ClassNames, Label, label_of
@@ -190,7 +190,7 @@ class LmdbSource(PackedSource):
             key = _shown(entry.key)
             label: Label | None = None
             rest = f"{file} {entry.start} {entry.nbytes}"
-            try:
+            with noted(problems):
                 if rows.form == "datum":
                     with placed(f"{where}: {key}", _AGAIN, reason="packed-file"):
                         label = read_datum(data[entry.start : entry.start + entry.nbytes]).label
@@ -202,11 +202,8 @@ class LmdbSource(PackedSource):
                     raise SourceError(Problem(key, "no-label", message))
                 elif not rows.is_numbered:
                     label = _folder_of(inside(_utf8(entry.key) or "") or "")
-            except SourceError as error:
-                problems += error.problems
-                continue
-            rows.rows.append((_utf8(entry.key), rest))
-            rows.labels.append(label)
+                rows.rows.append((_utf8(entry.key), rest))
+                rows.labels.append(label)
         return rows
 
     def _is_raw(self, rows: _Rows) -> bool:

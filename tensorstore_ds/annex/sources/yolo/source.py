@@ -15,6 +15,7 @@ from tensorstore_ds.regular_files import is_dir, is_file, read_file
 from tensorstore_ds.sources.annotations import AnnotatedSource, Row
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
+from tensorstore_ds.sources.forms import noted
 from tensorstore_ds.sources.splits import Splits
 
 
@@ -85,20 +86,17 @@ class YoloSource(AnnotatedSource):
             label = files.label(image)
             bare += label is None
             is_sound[row] = False
-            try:
+            with noted(splits.problems):
                 if problem := encoding_problem(image):
                     raise SourceError(problem)
                 labels = self._labels(label) if label else Labels()
-            except SourceError as error:
-                splits.problems += error.problems
-                continue
-            is_sound[row] = True
-            lengths |= labels.lengths
-            self._annotations.note(labels.objects)
-            if labels.repeated:
-                lines = ", ".join(map(str, labels.repeated[:5])) + (", ..." if len(labels.repeated) > 5 else "")
-                message = f"not stored twice: {len(labels.repeated)} rows that repeat others, in lines {lines}."
-                splits.left_out.append(Problem(label or image, "duplicate-object", message))
+                is_sound[row] = True
+                lengths |= labels.lengths
+                self._annotations.note(labels.objects)
+                if labels.repeated:
+                    lines = ", ".join(map(str, labels.repeated[:5])) + (", ..." if len(labels.repeated) > 5 else "")
+                    message = f"not stored twice: {len(labels.repeated)} rows that repeat others, in lines {lines}."
+                    splits.left_out.append(Problem(label or image, "duplicate-object", message))
         if is_sound and bare == len(is_sound):
             message = "expected label files, in labels instead of images or beside the images, found none."
             raise SourceError(Problem(str(self.path), "no-annotation", message), "Name the folder that holds both.")
