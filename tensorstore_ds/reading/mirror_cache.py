@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tensorstore_ds import words
-from tensorstore_ds.durable import lock
+from tensorstore_ds.durable import linked, lock
 from tensorstore_ds.errors import FormatError, OptionError, OutputError
 from tensorstore_ds.format.history import states_before_erasure
 from tensorstore_ds.format.manifest import File, Manifest, Shard
@@ -176,14 +176,11 @@ class Mirrored:
         The marks are read afterwards, so they belong to the linked file and do not include its holes.
         """
         source, target = other / STORE / name, self.folder / STORE / own
-        with contextlib.suppress(OSError, NotImplementedError):
+        with contextlib.suppress(OSError):
             target.parent.mkdir(parents=True, exist_ok=True)
-            os.link(source, target, follow_symlinks=False)
-            status = os.lstat(target)
-            if not stat.S_ISREG(status.st_mode) or status.st_size != file.size:
-                target.unlink()
-                return
-            with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(source)
+            is_whole = stat.S_ISREG(status.st_mode) and status.st_size == file.size
+            if is_whole and linked(source, target, status):
                 keep(self.marks(own), (other / "marks" / name).read_bytes(), self.temporary)
 
 

@@ -88,19 +88,19 @@ class _Reader:
         self._connection.send_bytes(url.encode())  # not on the command line, which others see
         self._sending = threading.Lock()
         self._numbers = itertools.count()
-        self._waiting: dict[int, Future[tuple[dict[str, object], bytes]]] = {}
+        self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         threading.Thread(target=self._receive, name="tsds-reader", daemon=True).start()
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         answer, data = self._ask({"name": name, "start": start, "stop": stop, "etag": etag})
-        return memoryview(data), Found(int(str(answer["size"])), _text(answer["etag"]))
+        return memoryview(data), Found(answer["size"], answer["etag"])
 
     def read_all(self, name: str, limit: int) -> tuple[bytes, str | None]:
         answer, data = self._ask({"name": name, "limit": limit})
-        return data, _text(answer["etag"])
+        return data, answer["etag"]
 
-    def _ask(self, request: dict[str, object]) -> tuple[dict[str, object], bytes]:
-        future: Future[tuple[dict[str, object], bytes]] = Future()
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
+        future: Future[tuple[dict[str, Any], bytes]] = Future()
         with self._sending:
             number = next(self._numbers)
             self._waiting[number] = future
@@ -110,7 +110,7 @@ class _Reader:
                 raise self._gone() from None
         answer, data = future.result()
         if "error" in answer:
-            raise RemoteError(str(answer["error"]), str(answer["reason"]))
+            raise RemoteError(answer["error"], answer["reason"])
         return answer, data
 
     def _receive(self) -> None:
@@ -161,10 +161,6 @@ def _reply(location: Location, request: dict[str, Any]) -> tuple[dict[str, Any],
         return {"etag": etag}, data
     part, found = location.read(request["name"], request["start"], request["stop"], etag=request["etag"])
     return {"size": found.nbytes, "etag": found.etag}, part
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)
 
 
 def _after_fork() -> None:
