@@ -207,7 +207,8 @@ class _Conversion:
                 build.note(note)
             self._common = identities(source.common_files())
             if self._like is not None:
-                prepared = prepared.ragged(self._like)
+                fields = {**prepared.format.fields, "image": self._like}  # pixels of differing sizes
+                prepared = replace(prepared, format=replace(prepared.format, fields=fields))
             prepared, shards = self._shards_by_plan(prepared)
             found, origin = prepared.contents, {"source": one_line(source.path.name), "source_format": source.name}
             appears = self._check is None

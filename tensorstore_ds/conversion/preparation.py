@@ -41,7 +41,6 @@ from tensorstore_ds.format.kinds import (
     LabelsField,
     MaskField,
     ObjectsField,
-    RaggedImageField,
 )
 from tensorstore_ds.format.kinds.base import named, of_kind
 from tensorstore_ds.format.schema import EncodedSample
@@ -158,11 +157,6 @@ class Prepared:
         splits = {name: _without(split, name, found.odd) for name, split in self.splits.items()}
         prepared = learn(self.source, contents, splits, found.image, self.format.on_error, found)
         return replace(prepared, notes=(*self.notes, *notes))
-
-    def ragged(self, field: RaggedImageField) -> Prepared:
-        """A copy with images as pixels of differing sizes."""
-        fields = {**self.format.fields, "image": field}
-        return replace(self, format=replace(self.format, fields=fields))
 
     def encoded(self, step: int, bad: list[Problem], lost: set[Place]) -> Iterator[EncodedSample]:
         """Yield every `step`-th sample as it will be stored; `bad` receives the problems of bad ones, `lost` these."""

@@ -41,7 +41,8 @@ def find_layout(root: Path) -> Layout:
         found = (_lists(root, f"{folder}{each}") for each in _LISTS)
         lists = next((each for each in found if each), None)
         if lists is None:
-            lists = [each for each in _lists(root, folder) if not _SPLITS.isdisjoint(_words(each))]
+            words = {each: re.split(r"[^a-z]+", PurePosixPath(each).stem.lower()) for each in _lists(root, folder)}
+            lists = [each for each in words if not _SPLITS.isdisjoint(words[each])]
         if base is None:
             return Layout(lists=tuple(lists))
         images = f"{base}{_IMAGES}/" if is_dir(root / base / _IMAGES) else base
@@ -54,10 +55,6 @@ def _lists(root: Path, folder: str) -> list[str]:
     names = sorted(name for name, is_folder in entries(root / folder) if not is_folder)
     names = [name for name in names if name.lower().endswith(".txt") and name[0] != "."]
     return [f"{folder}{name}" for name in names if is_file(root / folder / name)]
-
-
-def _words(path: str) -> list[str]:
-    return re.split(r"[^a-z]+", PurePosixPath(path).stem.lower())
 
 
 def _base(root: Path) -> str | None:

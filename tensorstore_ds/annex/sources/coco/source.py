@@ -140,15 +140,6 @@ def _whole(ids: Sequence[Id | None]) -> array[int] | None:
 
 
 @dataclass(slots=True)
-class _Images:
-    """The images of a file: paths as written, "" for an invalid entry; heights and widths; ids."""
-
-    names: PackedStrings = field(default_factory=PackedStrings)
-    sizes: array[int] = field(default_factory=lambda: array("i"))
-    ids: _Ids = field(default_factory=_Ids)
-
-
-@dataclass(slots=True)
 class _Split:
     """Contents of one file.
 
@@ -389,11 +380,10 @@ class CocoSource(Source):
         with self._opened(json) as opened:
             found = _Split(json, captions, self.ledger)
             _note_categories(opened, found)
-            images = _images(opened, found)
-            prefix, is_foreign = self._find_images(split, json, images.names[:_TRIED])
-            _note_images(images, prefix, found, finder, is_foreign=is_foreign)
-            sizes = images.sizes
-            del images
+            written, sizes, found.ids = _images(opened, found)
+            prefix, is_foreign = self._find_images(split, json, written[:_TRIED])
+            _note_images(written, prefix, found, finder, is_foreign=is_foreign)
+            del written
             objects, texts = _places(opened, found)
             found.ids = _Ids()
         if captions != json:
@@ -439,20 +429,20 @@ class CocoSource(Source):
                 rows.add(hash(path), i)
         with self._opened(json) as opened:
             own = _Split(json, json, self.ledger, paths=found.paths, problems=found.problems, left_out=found.left_out)
-            images = _images(opened, own)
-            repeated, twins = images.ids.repeated(), dict[Id, set[int | str]]()
-            for start in range(0, len(images.names), _AT_ONCE):
-                names = images.names[start : start + _AT_ONCE]
+            listed, _, ids = _images(opened, own)
+            repeated, twins = ids.repeated(), dict[Id, set[int | str]]()
+            for start in range(0, len(listed), _AT_ONCE):
+                names = listed[start : start + _AT_ONCE]
                 paths = [written.get(path, path) for name in names for path in (inside(name, prefix) or "", name)]
                 hits = zip(paths, rows.rows(list(map(hash, paths))), strict=True)
                 for i, pair in enumerate(zip(hits, hits, strict=True), start):
                     row = next((row for path, row in pair if row >= 0 and found.paths[row] == path), -1)
-                    if (id := images.ids.id(i)) is None:
+                    if (id := ids.id(i)) is None:
                         continue
                     if row >= 0:
                         own.ids.add(id, row)
                     if i in repeated:
-                        twins.setdefault(id, set()).add(row if row >= 0 else images.names[i])
+                        twins.setdefault(id, set()).add(row if row >= 0 else listed[i])
             own.bad = found.bad
             for id, rows_of_id in twins.items():
                 for row in (each for each in rows_of_id if isinstance(each, int) and len(rows_of_id) > 1):
@@ -536,9 +526,9 @@ def _has(hashes: array[int], hashed: int) -> bool:
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _images(file: JsonPieces, found: _Split) -> _Images:
-    """Read the list of images; problems of entries are noted."""
-    images = _Images()
+def _images(file: JsonPieces, found: _Split) -> tuple[PackedStrings, array[int], _Ids]:
+    """Paths of the images as written, "" for an invalid entry; heights and widths; ids. Problems are noted."""
+    written, sizes, ids = PackedStrings(), array("i"), _Ids()
     decode = Decoder("images", Image, found.ledger)
     for first, piece, listed in decode.pieces(file):
         names = []
@@ -552,11 +542,11 @@ def _images(file: JsonPieces, found: _Split) -> _Images:
                 id, name, size = _owner(raw).id, "", (0, 0)
                 found.bad[i - 1] = [Problem(where, "annotation", f"{error}. Correct it, or remove it.")]
             names.append(name)
-            images.sizes.extend(size)
+            sizes.extend(size)
             if id is not None:
-                images.ids.add(id, i - 1)
-        images.names.extend(names)
-    return images
+                ids.add(id, i - 1)
+        written.extend(names)
+    return written, sizes, ids
 
 
 def _owner(raw: msgspec.Raw) -> Owner:
@@ -567,7 +557,7 @@ def _owner(raw: msgspec.Raw) -> Owner:
         return Owner()
 
 
-def _note_images(images: _Images, prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
+def _note_images(written: PackedStrings, prefix: str, found: _Split, finder: _Finder, *, is_foreign: bool) -> None:
     """Resolve the path of each image; problems of entries and missing files are noted.
 
     A path that leads out of the source is from a different machine. So are all paths if `is_foreign`. These images are
@@ -575,17 +565,16 @@ def _note_images(images: _Images, prefix: str, found: _Split, finder: _Finder, *
     """
     wrong = set(found.bad)  # entries, and paths that lead to no image
     hashes = _Ids()
-    for start in range(0, len(images.names), _AT_ONCE):
+    for start in range(0, len(written), _AT_ONCE):
         paths = []
-        for i, name in enumerate(images.names[start : start + _AT_ONCE], start):
+        for i, name in enumerate(written[start : start + _AT_ONCE], start):
             path = name if i in wrong else _path_of(i, name, prefix, found, finder, is_foreign)
             if path is None:
                 wrong.add(i)
             paths.append(name if path is None else path)
             hashes.add(hash(paths[-1]), i)
         found.paths.extend(paths)
-    found.ids = images.ids
-    _note_repeated(sorted(images.ids.repeated() | hashes.repeated()), wrong, found)
+    _note_repeated(sorted(found.ids.repeated() | hashes.repeated()), wrong, found)
 
 
 def _path_of(row: int, name: str, prefix: str, found: _Split, finder: _Finder, is_foreign: bool) -> str | None:

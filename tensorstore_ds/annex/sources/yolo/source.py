@@ -24,10 +24,7 @@ class YoloSource(AnnotatedSource):
 
     name: ClassVar[str] = "yolo"
     scanned: ClassVar[tuple[str, ...] | None] = ("_config", "_reader")
-
-    def __init__(self, path: Path, options: SourceOptions) -> None:
-        super().__init__(path, options)
-        self._config = Config()
+    _config = Config()  # as it was read
 
     @classmethod
     def detect(cls, path: Path) -> bool:
