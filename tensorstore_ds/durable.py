@@ -256,4 +256,5 @@ def own_nbytes(folder: Path, but: str = "") -> int:
 def unwritable(path: Path, error: OSError) -> OutputError:
     """The error for a file that the system refuses to write."""
     reason = error.strerror or str(error)
-    return OutputError(f"{path}: expected to write it, found: {reason}. Make room or choose another folder.")
+    room = "Choose" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else "Make room or choose"
+    return OutputError(f"{path}: expected to write it, found: {reason}. {room} another folder.")

@@ -361,7 +361,8 @@ def test_what_cannot_be_dropped(store: Path, names: list[str], message: str) -> 
 
 
 def test_labels_objects_and_sizes_can_be_dropped(store: Path) -> None:
-    tsds.editing.drop_fields(store, ["label", "objects", "size"])
+    done = tsds.editing.drop_fields(store, ["label", "objects", "size"])
+    assert done.notes == ("without size, nothing can be appended to this store, or merged with it.",)
     opened = tsds.open(store)
     assert list(opened["train"].fields) == ["image", "key"] and list(opened["train"].statistics) == ["image"]
     assert np.array_equal(np.asarray(opened["train"]["image"]), IMAGES["train"])

@@ -163,6 +163,9 @@ def test_a_script(tmp_path: Path) -> None:
 
 def test_scripts_that_are_refused(tmp_path: Path) -> None:
     (tmp_path / "none.py").write_text("step = print\n")
+    (tmp_path / "wrong.py").write_text("import sys\nassert sys.argv == [__file__]\nraise ValueError('a\\nb')\n")
+    done = run_tsds("doctor", "--script", tmp_path / "wrong.py")
+    assert done.exit_code == 1 and "wrong.py: ValueError in line 3: a\\nb." in done.stderr
     for arguments, message in (
         (("--script", tmp_path / "none.py"), "to define `loader` outside of"),
         (("--script", tmp_path / "gone.py"), "expected a Python file, found none at"),

@@ -140,7 +140,7 @@ def test_a_damaged_shard_gets_no_new_checksums(store: Path, source: Path, name: 
 @pytest.mark.parametrize("name", CHANGES)
 def test_places_that_cannot_be_changed(store: Path, source: Path, tmp_path: Path, name: str) -> None:
     tsds.pack(store, tmp_path / "p.tsds.zip")
-    url = f"expected a store on this disk, found a URL. Pull it, {WHAT[name]}, and push it with `update=True`."
+    url = f"expected a store on this disk, found a URL. Pull it, {WHAT[name]}, and push it again."
     packed = f"found a packed one. Unpack it with tsds unpack, {WHAT[name]}, and pack it again."
     cases: list[tuple[Any, type[TsdsError], str]] = [
         (tmp_path / "p.tsds.zip", OptionError, packed),

@@ -345,3 +345,23 @@ def test_keypoints_that_the_object_names() -> None:
         samples.keypoints = named
         field: Any = scan(samples, keypoints=option)[1].fields["objects"]
         assert (field.keypoints, field.flip_pairs) == (expected.names, expected.flip_pairs)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_list_keeps_the_keys_of_its_samples(tmp_path: Path, workers: int) -> None:
+    samples = [{"key": name, "image": np.full((4, 4), i, np.uint8)} for i, name in enumerate("cab")]
+    numbered = [{**sample, "key": i} for i, sample in enumerate(samples)]
+    done = tsds.convert({"train": samples, "val": numbered}, tmp_path / "s.tsds", workers=workers)
+    store = tsds.open(tmp_path / "s.tsds")
+    assert done.left_out == () and list(store["train"].fields) == ["image", "size", "key"]
+    for name, expected in (("train", ["c", "a", "b"]), ("val", ["0", "1", "2"])):
+        assert [store[name].key(row) for row in range(3)] == expected
+        assert [int(store[name]["image"][row][0, 0, 0]) for row in range(3)] == [0, 1, 2]
+    some = tsds.convert([*samples, {"image": samples[0]["image"]}], tmp_path / "some.tsds", workers=0)
+    assert len(some.left_out) == 1 and tsds.open(tmp_path / "some.tsds")["train"].key(0) == "train/00000"
+    for wrong, message in (
+        ([*samples, samples[1]], "a: expected keys that differ"),
+        ([{**samples[0], "key": "\ud800"}], "in UTF-8"),
+    ):
+        with pytest.raises(tsds.SourceError, match=message):
+            tsds.convert(wrong, tmp_path / "wrong.tsds", workers=workers)

@@ -15,6 +15,7 @@ import tensorstore_ds
 from tensorstore_ds import words
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import Option, flags as flags_of, from_flat, meant
+from tensorstore_ds.remote.location import is_url
 from tsds_cli import text
 from tsds_cli.messages import Failure, with_flags
 
@@ -413,6 +414,10 @@ def path(value: str | Path) -> Path:
     """A path; an empty one is refused, because it would mean the current folder."""
     if not os.fspath(value):
         raise click.BadParameter("expected a path, found an empty text. Write . for this folder.")
+    if is_url(value):
+        raise click.BadParameter(
+            f"expected a path, found the URL {words.shown_path(value)}. Copy a store with tsds pull."
+        )
     return Path(value)
 
 

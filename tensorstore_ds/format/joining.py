@@ -79,7 +79,8 @@ def _joined(name: str, own: Sequence[Field | None], class_map: Mapping[str, str]
     for side, field in enumerate(own):
         if field is None:
             if not first.absent_as:
-                raise FieldsDifferError(side, f"expected {name} ({first.describe()}), found none.", APART)
+                advice = "Make it again with this field." if name == "size" else APART
+                raise FieldsDifferError(side, f"expected {name} ({first.describe()}), found none.", advice)
         elif field.likeness() != first.likeness():
             message = f"expected {name} to be {first.describe()}, found {field.describe()}."
             raise FieldsDifferError(side, message, first.advice_to_join(field))

@@ -33,7 +33,13 @@ PIECE_NBYTES = 128 * 1024
 WAIT: Mapping[str, str] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
 #: Timeout of a file that can only be read whole.
 _WHOLE_TIMEOUT = "24h"
-RETRY: Mapping[str, Any] = {"max_retries": 4, "retry_timeout": timedelta(seconds=60)}
+#: A server that has answered once is asked again for about a minute, before that for a few seconds.
+RETRY: Mapping[str, Any] = {
+    "max_retries": 12,
+    "retry_timeout": timedelta(seconds=60),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=10), "base": 3},
+}
+FIRST: Mapping[str, Any] = {**RETRY, "max_retries": 5}
 #: The name of a file's metadata entry with its SHA-256, where supported. Azure allows no dash.
 _RECORD = "sha256"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -68,10 +74,10 @@ class Location:
             from tensorstore_ds.remote.hub import resolved  # here, because it loads a large package
 
             self._given, web, headers = resolved(url)
-            self._open: Callable[[str], Any] = partial(_open_web, web, headers)
+            self._open: Callable[[str, Mapping[str, Any]], Any] = partial(_open_web, web, headers)
         else:
             self._open = partial(_open, url)
-        self._store = self._open(WAIT["timeout"])
+        self._store, self._has_answered = self._open(WAIT["timeout"], FIRST), False
 
     @property
     def resolved_url(self) -> str:
@@ -90,6 +96,8 @@ class Location:
             raise
         except Exception as error:
             raise self._error(name, error) from None
+        if not self._has_answered:
+            self._store, self._has_answered = self._open(WAIT["timeout"], RETRY), True
 
     def find(self, name: str) -> Found | None:
         """Size, version and recorded SHA-256 of a file, or None if it does not exist; raises `RemoteError`."""
@@ -128,7 +136,7 @@ class Location:
     def whole(self, name: str, nbytes: int) -> Iterator[memoryview]:
         """A file of `nbytes` bytes as it arrives, from a server without range requests; raises `RemoteError`."""
         with self._errors(name):
-            yield from self._exactly(name, _get(self._open(_WHOLE_TIMEOUT), name), 0, nbytes)
+            yield from self._exactly(name, _get(self._open(_WHOLE_TIMEOUT, RETRY), name), 0, nbytes)
 
     def _exactly(self, name: str, result: Any, start: int, stop: int) -> Iterator[memoryview]:
         begin, end = result.range
@@ -298,7 +306,7 @@ def _get(store: Any, name: str, **options: Any) -> Any:
     return obstore.get(store, name, options=options)  # type: ignore[arg-type]
 
 
-def _open(url: str, timeout: str) -> Any:
+def _open(url: str, timeout: str, retry: Mapping[str, Any]) -> Any:
     found = _URL.match(url)
     where = words.shown_path(url)
     scheme = found[1].lower() if found else ""
@@ -318,9 +326,9 @@ def _open(url: str, timeout: str) -> Any:
                 raise RemoteError(f"{where}: there is no such folder.", "missing")
             return store.LocalStore(folder)
         if scheme in ("http", "https"):
-            return _open_web(*_without_user(url), timeout)
+            return _open_web(*_without_user(url), timeout, retry)
         plain = {"allow_http": True} if os.environ.get("AWS_ALLOW_HTTP", "").lower() in ("1", "true") else {}
-        return store.from_url(url, client_options={**options, **plain}, retry_config=RETRY)  # type: ignore[call-overload]
+        return store.from_url(url, client_options={**options, **plain}, retry_config=retry)  # type: ignore[call-overload]
     except RemoteError:
         raise
     except Exception:  # whose words may hold a password
@@ -339,17 +347,17 @@ def _without_user(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {encoded}"}
 
 
-def _open_web(url: str, headers: Mapping[str, str], timeout: str) -> Any:
+def _open_web(url: str, headers: Mapping[str, str], timeout: str, retry: Mapping[str, Any]) -> Any:
     from obstore import store
 
     if urlsplit(url).query:
         from tensorstore_ds.remote.signed_web import SignedWeb
 
-        return SignedWeb(url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), RETRY["max_retries"])
+        return SignedWeb(url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), retry["max_retries"])
     options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}
     if headers:
         options["default_headers"] = dict(headers)
-    return store.HTTPStore.from_url(url, client_options=options, retry_config=RETRY)  # type: ignore[arg-type]
+    return store.HTTPStore.from_url(url, client_options=options, retry_config=retry)  # type: ignore[arg-type]
 
 
 def _seconds(text: str) -> float:

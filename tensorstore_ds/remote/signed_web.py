@@ -17,7 +17,8 @@ from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
-_PAUSE = 0.2  # seconds before the second attempt, and twice as long before each further one
+#: Seconds before the second attempt, twice as long before each further one, up to the longest pause.
+_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _BUSY = (429, 500, 502, 503, 504)
 
 
@@ -101,13 +102,13 @@ class SignedWeb:
             except urllib.error.HTTPError as error:
                 error.close()
                 if error.code in _BUSY and attempt < self._retries:
-                    time.sleep(_PAUSE * 2**attempt)
+                    time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE))
                     continue
                 raise _of_status(error.code) from None
             except (OSError, http.client.HTTPException):
                 if attempt == self._retries:
                     raise
-                time.sleep(_PAUSE * 2**attempt)
+                time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE))
         raise AssertionError
 
 

@@ -28,8 +28,8 @@ class Folder:
         """Read the root's ``zarr.json``."""
         if not (self._path / "zarr.json").exists():
             what = "this is not a store (it has no zarr.json)" if self._path.exists() else "there is no such store"
-            message = f"{what}. Correct the path."
-            raise FormatError(Problem(words.missing_path(self._path), "not-a-store", message))
+            advice = "Unpack a packed store with tsds unpack." if self._path.is_file() else "Correct the path."
+            raise FormatError(Problem(words.missing_path(self._path), "not-a-store", f"{what}. {advice}"))
         try:
             return self.read("zarr.json", MANIFEST_MAX_NBYTES)
         except FormatError as error:

@@ -5,6 +5,7 @@ The module `samples` defines what a single sample may be.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.regular_files import check_machine
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source, SourceOptions
+from tensorstore_ds.sources.files import encoding_problem
 from tensorstore_ds.sources.hugging_face import hugging_face_rows
 from tensorstore_ds.sources.names import flip_pairs, number_classes, told_apart
 from tensorstore_ds.sources.samples import SampleReader, as_array, parts_of
@@ -46,6 +48,10 @@ class SequenceSource(Source):
         if options.keypoints is None:
             options = replace(options, keypoints=_own_keypoints(self._sequences.values()))
         self._reader = SampleReader(options, str(self.path))
+        self._keys: Mapping[str, list[str]] = {}  # of splits whose samples have some
+
+    def key(self, split: str, reference: Reference) -> str:
+        return self._keys[split][int(reference)] if split in self._keys else super().key(split, reference)
 
     def scan(self) -> Contents:
         """Read the first sample, and the class names and labels that the sequence offers."""
@@ -59,6 +65,7 @@ class SequenceSource(Source):
         self._sequences = {names[name]: sequence for name, sequence in self._sequences.items() if len(sequence)}
         if not self._sequences:
             raise SourceError(Problem(str(self.path), "empty-source", "expected samples, found none."))
+        self._keys = {name: keys for name, each in self._sequences.items() if (keys := _own_keys(name, each))}
         split = next(iter(self._sequences))
         parts = parts_of(self.key(split, 0), self._get(split, 0))
         labels: dict[str, NDArray[np.int64]] | None = None
@@ -77,7 +84,8 @@ class SequenceSource(Source):
         return self._reader.read(self.key(split, reference), self._get(split, int(reference)))
 
     def _get(self, split: str, index: int) -> Any:
-        return item_of(self._sequences[split], index, self.key(split, index))
+        sample = item_of(self._sequences[split], index, self.key(split, index))
+        return {name: each for name, each in sample.items() if name != "key"} if split in self._keys else sample
 
     def _class_names(self, labels: Mapping[str, NDArray[np.int64]] | None) -> tuple[str, ...] | None:
         classes = own_classes(self._sequences.values())
@@ -94,6 +102,22 @@ def item_of(sequence: Indexable, index: int, key: str) -> Any:
         check_machine(key, error)
         message = f"its __getitem__({index}) raised {type(error).__name__}: {error}."
         raise SourceError(Problem(key, "unreadable-file", message)) from error
+
+
+def _own_keys(split: str, sequence: object) -> list[str]:
+    """The keys of a list of dicts that all have one, otherwise an empty list: other sequences are not read for it."""
+    samples = sequence if isinstance(sequence, list) else []
+    found = [each.get("key") if isinstance(each, Mapping) else None for each in samples]
+    if not all(isinstance(key, str | int | np.integer) for key in found):
+        return []
+    keys = list(map(str, found))
+    if repeated := next((key for key, n in Counter(keys).items() if n > 1), None):
+        message = f"expected keys that differ, found this one twice in {split}."
+        raise SourceError(Problem(repeated, "key-text", message), "Give each sample a different key.")
+    if other := next(filter(encoding_problem, keys), None):
+        message = "expected a key in UTF-8, found other characters."
+        raise SourceError(Problem(repr(other), "annotation", message), "Correct the key.")
+    return keys
 
 
 def own_classes(sequences: Iterable[object]) -> tuple[str, ...] | None:

@@ -104,6 +104,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tensorstore_ds.remote.location.WAIT", wait)
     retry = {"max_retries": 1, "retry_timeout": timedelta(seconds=2)}
     monkeypatch.setattr("tensorstore_ds.remote.location.RETRY", retry)
+    monkeypatch.setattr("tensorstore_ds.remote.location.FIRST", retry)
     monkeypatch.setattr("tensorstore_ds.sharing.receiving.PAUSE", 0.05)
     monkeypatch.setattr("tensorstore_ds.sharing.receiving.ATTEMPTS", 3)
 

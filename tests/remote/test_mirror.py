@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -243,6 +244,12 @@ def test_a_fault_that_passes_is_not_noticed(server: FaultyServer, stores: Path, 
     rows = np.arange(ROWS)
     found = store["train"].column("image").take(rows)
     assert np.array_equal(found, tsds.open(stores / "raw.tsds")["train"].column("image").take(rows))
+
+
+def test_a_server_that_restarts_is_waited_for(server: FaultyServer, stores: Path) -> None:
+    store, begun = tsds.open(f"{server.url}/raw.tsds"), time.monotonic()
+    server.fault = lambda request: 503 if time.monotonic() < begun + 8 else None
+    assert np.array_equal(store["train"]["image"][0], tsds.open(stores / "raw.tsds")["train"]["image"][0])
 
 
 def test_wrong_bytes_that_stay_wrong(server: FaultyServer) -> None:

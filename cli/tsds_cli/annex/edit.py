@@ -490,6 +490,8 @@ def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
     def told(summary: FieldsSummary) -> None:
         text.echo(f"{'completed' if summary.completed else 'dropped'}: {', '.join(summary.fields)}")
         text.echo(f"removed: {text.count(summary.removed_shards, 'shard')}, {words.size(summary.removed_nbytes)}")
+        for note in summary.notes:
+            text.note(note)
 
     again = "the same command completes it, unless nothing was dropped"
     made(store, as_json, partial(tsds.editing.drop_fields, store, names), again=again, told=told)

@@ -6,6 +6,7 @@ import runpy
 import shlex
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -15,8 +16,9 @@ import click
 import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
+from tensorstore_ds.errors import one_line
 from tsds_cli import text
-from tsds_cli.messages import interrupted, spelled
+from tsds_cli.messages import Failure, interrupted, spelled
 from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
@@ -232,7 +234,14 @@ def _run(script: Path) -> dict[str, Any]:
     if not script.is_file():
         raise click.BadParameter(f"expected a Python file, found none at {script}.", param_hint="--script")
     sys.path.insert(0, str(script.resolve().parent))  # as python FILE does
-    defined = runpy.run_path(str(script), run_name="__tsds_doctor__")
+    sys.argv = [str(script)]
+    try:
+        defined = runpy.run_path(str(script), run_name="__tsds_doctor__")
+    except (Exception, SystemExit) as error:
+        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(script)]
+        line = lines[-1] if lines else getattr(error, "lineno", 0)
+        what = f"{type(error).__name__} in line {line}: {one_line(str(error))}"
+        raise Failure(f"{script}: {what}. Correct the script; it must run without arguments.") from error
     if "loader" not in defined:
         message = f"expected {script} to define `loader` outside of `if __name__ == '__main__'`, found no such name."
         raise click.BadParameter(message, param_hint="--script")

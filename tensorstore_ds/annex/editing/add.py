@@ -27,7 +27,7 @@ from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, image_of
 from tensorstore_ds.format.schema import NAME
-from tensorstore_ds.options import shortened, unknown_name
+from tensorstore_ds.options import refusal, shortened, unknown_name
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.verification import image_sizes
 
@@ -109,6 +109,8 @@ def add_fields(
     """
     if not fields:
         raise OptionError("`fields`: expected values by the name of a field, found none.")
+    if not isinstance(classes, Mapping | None):
+        raise refusal("classes", 'names by field, such as {"tag": ["day", "night"]}', f"a {type(classes).__name__}")
     names = {name: tuple(each) for name, each in (classes or {}).items()}
     if unknown := names.keys() - fields.keys():
         raise OptionError(f"`classes`: expected names of the new fields, found {sorted(unknown)[0]}.")
@@ -170,7 +172,8 @@ def drop_fields(
 
     Args:
         store: path of a store, a folder.
-        fields: names of the fields. `image`, `key`, and fields that other fields depend on cannot be dropped.
+        fields: names of the fields. `image`, `key`, and fields that other fields depend on cannot be dropped. Without
+            `size`, nothing can be appended to the store.
         progress: function that is called with the progress, as in `convert`.
 
     Raises:
@@ -195,7 +198,8 @@ def drop_fields(
             InPlace(opened, kept, Changes(), notify).run({"command": "drop", "fields": names})
         removed = removed_after(path, "the fields are dropped from the store")
         more = {"removed_shards": removed.shards, "removed_nbytes": removed.nbytes, "completed": completes}
-        return summary_of(FieldsSummary, open_store(path), began, (), fields=described, **more)
+        notes = ("without size, nothing can be appended to this store, or merged with it.",) if "size" in names else ()
+        return summary_of(FieldsSummary, open_store(path), began, notes, fields=described, **more)
 
 
 def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) -> None:

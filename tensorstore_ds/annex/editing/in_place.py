@@ -352,7 +352,7 @@ def _change(changed: Manifest, provenance: Callable[[dict[str, Any]], dict[str, 
 def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
     """Path of a store that can be changed in place; `what` is for the advice, such as "erase the samples"."""
     if is_url(store):
-        advice = f"Pull it, {what}, and push it with `update=True`."
+        advice = f"Pull it, {what}, and push it again."
         raise OptionError(f"{words.shown_path(store)}: expected a store on this disk, found a URL. {advice}")
     path = tidied(store)
     if path.is_file():
