@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -135,8 +135,6 @@ class DevicePrefetcher:
         device: device of the batches.
         depth: number of batches that are copied ahead.
         timer: timer that is told of every copy to a GPU.
-        ready: function that returns whether the next batch is available without waiting. A batch that is already on the
-            GPU does not wait for later ones. None assumes that batches are always available.
     """
 
     def __init__(
@@ -146,7 +144,6 @@ class DevicePrefetcher:
         *,
         depth: int = 2,
         timer: GpuTimer | None = None,
-        ready: Callable[[], bool] | None = None,
     ) -> None:
         if depth < 1:
             raise refusal("depth", "at least 1", depth)
@@ -154,7 +151,6 @@ class DevicePrefetcher:
         self.device = with_index(torch.device(device))
         self.depth = depth
         self.timer = GpuTimer() if timer is None else timer
-        self.ready = ready or (lambda: True)
 
     def __len__(self) -> int:
         return len(self.loader)  # type: ignore[arg-type]
@@ -166,7 +162,7 @@ class DevicePrefetcher:
         failed: Exception | None = None
         try:
             while has_more or queue:
-                while has_more and len(queue) <= copies.depth and (not queue or self.ready()):
+                while has_more and len(queue) <= copies.depth:
                     try:
                         queue.append(copies.begin(next(batches)))
                     except StopIteration:
