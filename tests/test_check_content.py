@@ -158,7 +158,11 @@ def test_planted_copies_are_found_and_nothing_else(planted: Path, tmp_path: Path
 def test_mirrored_and_equal_alone(planted: Path, tmp_path: Path) -> None:
     found = checked(planted, tmp_path / "s.tsds", mirrored=True)
     assert groups(found) == sorted(EQUAL + CHANGED + MIRRORED)
-    assert groups(tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(near=False))) == EQUAL
+    found = tsds.check_store(tmp_path / "s.tsds", tsds.checking.CheckOptions(near=False))
+    assert (groups(found), found.notes) == (EQUAL, ())
+    tsds.convert(planted, tmp_path / "jpeg.tsds", tsds.ConvertOptions(workers=0, encoding="jpeg", size=(64, 64)))
+    (note,) = tsds.check_store(tmp_path / "s.tsds", near=False, others=[tmp_path / "jpeg.tsds"]).notes
+    assert "different encodings (jpeg, source)" in note
 
 
 def test_filter_takes_the_findings(planted: Path, tmp_path: Path) -> None:

@@ -313,6 +313,11 @@ def test_a_run_does_not_go_on_from_a_state_that_lies(run: Path) -> None:
         with pytest.raises(TrainingError) as error:
             tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True)
         assert one_line(error.value).startswith(f"{run / 'run' / 'last.pt'}: "), (place, value)
+    (run / "run" / "last.pt").write_bytes(b"cut")
+    with pytest.raises(
+        TrainingError, match=r"Remove it to begin again, or begin another run with `weights` from the best"
+    ):
+        tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True)
     torch.save(whole, run / "run" / "last.pt")
     assert tsds.train(run / "store.tsds", small(epochs=1, batch_size=30), out=run / "run", resume=True) is not None
 

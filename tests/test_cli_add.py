@@ -99,6 +99,9 @@ def test_parquet(store: Path, tmp_path: Path) -> None:
     assert tsds("add", store, tmp_path / "n.parquet", "--missing", "-1").exit_code == 0
     assert field(store, "x") == [-1, *range(7)]
     pq.write_table(pa.table({"key": pa.array(KEYS), "x": pa.array([[[1.5]]] * 8)}), tmp_path / "l.parquet")
+    assert "Pass --replace to replace it, or add only the others with --column." in refused(
+        "add", store, tmp_path / "e.parquet"
+    )
     assert "expected numbers or texts in x, found list<" in refused("add", store, tmp_path / "l.parquet", "--replace")
 
 

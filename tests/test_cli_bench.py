@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 from tensorstore_ds.annex.measuring import BenchOptions
 from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Way
+from tensorstore_ds.errors import OptionError
 from tsds_cli.annex import measure as command
 from tsds_cli.messages import failure_of
 
@@ -75,6 +76,19 @@ def test_json_and_ctrl_c(asked: list[Any], tmp_path: Path) -> None:
     assert done.exit_code == 130
     assert "interrupted; what was measured until then is written" in done.stderr
     assert json.loads((tmp_path / "bench.json").read_text())["interrupted"] is True
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_failure_leaves_no_new_folder(is_there: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def bench(*_: object, **__: object) -> Comparison:
+        raise OptionError("the device is not available")
+
+    monkeypatch.setattr("tensorstore_ds.bench", bench)
+    folder = tmp_path / "made"
+    if is_there:
+        folder.mkdir()
+    assert run("s.tsds", "--out", folder).exit_code == 1
+    assert folder.exists() == is_there
 
 
 def test_the_folder_is_named_after_the_store(asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,7 +67,7 @@ REFUSED = [
     ("predict TMP/taken TMP/a.png", "expected a checkpoint, found a folder. Name the file best.pt of a run.\n"),
     ("doctor TMP/s.tsds --split no", "--split: expected one of train, found no.\n"),
     ("doctor TMP/s.tsds --device tpu", "found tpu"),
-    ("filter TMP/s.tsds TMP/o --without TMP/rows.json", "expected the store"),
+    ("filter TMP/s.tsds TMP/o --without TMP/rows.json", "s.tsds --out FILE\n"),
 ]  # fmt: skip
 
 #: Words that are no command line, and what is said of them below the usage.

@@ -182,7 +182,8 @@ def test_yolo_without_val_keeps_test(tmp_path: Path) -> None:
     options = tsds.ConvertOptions(workers=0, classes=CLASSES)
     tsds.convert({"train": samples, "test": samples}, tmp_path / "s.tsds", options)
     store = tsds.open(tmp_path / "s.tsds")
-    tsds.export(store.path, tmp_path / "yolo", "yolo")
+    (note,) = tsds.export(store.path, tmp_path / "yolo", "yolo").notes
+    assert "data.yaml names test for it" in note
     assert "val: images/test" in (tmp_path / "yolo" / "data.yaml").read_text()
     assert_same(store, again(tmp_path / "yolo"), "boxes", "labels")
 
@@ -374,13 +375,17 @@ def test_what_a_store_lacks(tmp_path: Path) -> None:
     for to in ("voc", "coco", "yolo"):
         with pytest.raises(tsds.OptionError, match="expected objects with boxes"):
             tsds.export(tmp_path / "a.tsds", tmp_path / "out", to)
+    tsds.pull(tmp_path / "a.tsds", tmp_path / "labels.tsds", fields=["label"])
+    for to in set(tsds.exporting.EXPORT_FORMATS):
+        with pytest.raises(tsds.OptionError, match=r"expected images, found none\. tsds table writes"):
+            tsds.export(tmp_path / "labels.tsds", tmp_path / "out", to)
     with pytest.raises(tsds.OptionError, match=r"`to`: expected one of folders.*Did you mean coco"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "coc")
     with pytest.raises(tsds.OptionError, match="found 'val' as a split"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders", splits=["val"])
     with pytest.raises(tsds.OptionError, match=r"does not exist\. Make it first"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "none" / "out", "folders")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds", "src"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tsds", "labels.tsds", "src"]
     (tmp_path / "out").mkdir()
     with pytest.raises(tsds.errors.StoreExistsError, match="expected a new path, found a folder"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders")

@@ -62,7 +62,9 @@ def test_what_a_list_names_and_is_no_file_is_left_out(tmp_path: Path, kind: str)
     with pytest.raises(SourceError) as caught:
         tsds.convert(path, tmp_path / "o.tsds", workers=0)
     assert caught.value.reason == "unreadable-file"
-    assert str(caught.value) == f'bad.png: {found}. With `on_error="skip"` such samples are left out.'
+    assert (
+        str(caught.value) == f'bad.png: {found}. Correct the sample. With `on_error="skip"` such samples are left out.'
+    )
     assert tsds.convert(path, tmp_path / "o.tsds", SKIP).skipped == {"unreadable-file": 1}
     assert [p.reason for p in tsds.estimate(path, SKIP).problems] == ["unreadable-file"]
 

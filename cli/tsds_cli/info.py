@@ -318,8 +318,13 @@ def verify(store: str | Path, threads: int | None, sha256: str | None, receipt: 
         root = tsds.open(store, sha256=sha256).path
     with ProgressBar() as bar:
         problems = tsds.verify(store, sha256=sha256, threads=threads, progress=partial(bar.update_bytes, "Checking"))
+    splits = {} if problems else tsds.open(root).manifest.splits
+    unchecked = {Path(root, name, f"{n:05d}") for name, split in splits.items() for n in split.replaced}
     # Existing files, because a damaged store may not list them; links are not followed.
-    paths = [Path(root)] if Path(root).is_file() else [Path(f, name) for f, _, names in os.walk(root) for name in names]
+    paths = [Path(root)] if Path(root).is_file() else []
+    for folder, below, names in os.walk(root):
+        below[:] = [each for each in below if Path(folder, each) not in unchecked]
+        paths += [Path(folder, name) for name in names]
     sizes = [path.lstat().st_size for path in paths]
     files, nbytes = len(sizes), sum(sizes)
     unreadable = {} if problems else tsds.open(root).manifest.unreadable

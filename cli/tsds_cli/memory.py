@@ -186,7 +186,7 @@ def clear(
     command lists the stores and asks for confirmation.
     """
     if (store is None) != everything:
-        raise click.UsageError("Give a STORE, or --all.")
+        raise click.UsageError("Give a STORE that tsds cache lists, or --all.")
     folder = cache_dir or ctx.obj
     if everything and not yes and not as_json and sys.stdin.isatty():
         stores = tsds.reading.cached_stores(folder)

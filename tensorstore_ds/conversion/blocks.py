@@ -45,7 +45,7 @@ ALL_AS_RGB = (
 #: Message if all samples are bad, and left out.
 NOTHING_LEFT = "No sample is left to be stored."
 #: Advice about a bad sample.
-SKIP = 'With `on_error="skip"` such samples are left out.'
+SKIP = 'Correct the sample. With `on_error="skip"` such samples are left out.'
 _COPY_NBYTES = 8 * 1024**2
 
 

@@ -49,7 +49,7 @@ class MixedDataset(Samples):
 
     Indices run through all samples of the first store, then through all samples of the second, and so on. With shares,
     ``shuffle=True`` uses `MixedSampler`, which describes an epoch. Without shares, it shuffles all samples of all
-    stores.
+    stores. ``len(mixed)`` is the number of all samples. With shares, `epoch_length` decides how many an epoch has.
 
     Classes are matched by name, so a class that occurs in several stores has one index. Images of differing sizes are a
     list, as with one store. A `decode` plan gives them one size.

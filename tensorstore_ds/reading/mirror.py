@@ -359,6 +359,6 @@ def open_url(url: str, sha256: str | None, cache: Cache) -> Mirror:
     manifest, found = parse_root(root)
     check_meant(root, found, sha256)
     with kept_in(cache.folder):
-        mirrored = cache.use(found, server.url, root, manifest.nbytes)
+        mirrored = cache.use(found, server.url, root, manifest.nbytes + len(root))
         mirrored.forget_erased(manifest)
         return Mirror(server, mirrored, root, etag)

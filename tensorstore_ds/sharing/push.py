@@ -58,7 +58,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     Args:
         store: path or URL of the store. With `update`, the path of a folder.
         url: URL of the new folder, with ``s3://``, ``gs://``, ``az://``, ``hf://datasets/NAME/PATH`` or ``file://``.
-        update: whether the URL may contain an earlier state of this store. This does not work with ``file://``.
+        update: whether the URL may contain an earlier state of this store. This does not work with ``file://``: use
+            `pull`.
         progress: function that is called with (bytes done, bytes in total). It is called from several threads, but
             never from two at the same time. None shows a bar in a notebook.
 
@@ -73,7 +74,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
     if not is_url(url):
         raise OptionError(f"`url`: expected a URL such as s3://bucket/photos.tsds, found {url}. To a path, use copy.")
     if update and local_path(url) is not None:
-        raise refusal("update", "a URL of a server; make a new copy of the store", url)
+        advice = "Refresh the copy there with tsds pull and `update=True`."
+        raise OptionError(f"`update`: expected a URL of a server, found {url}. {advice}")
     if update and local_path(store) is None:
         raise refusal("update", "a store at a path; pull it first", store)
     if update and Path(local_path(store) or "").is_file():

@@ -29,7 +29,7 @@ from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 from tensorstore_ds.reading.verification import verify as verify_store
 from tensorstore_ds.sharing.crew import Crew
-from tensorstore_ds.sharing.origin import Origin
+from tensorstore_ds.sharing.origin import Origin, Remote
 from tensorstore_ds.sharing.received import Received
 from tensorstore_ds.sharing.selection import Content, FileSelection
 from tensorstore_ds.sharing.transfer import Counter, Transfer
@@ -102,9 +102,9 @@ class Pull:
         if store is None or store.sha256 != sha256:
             found, advice = "another store" if store else None, "Choose another path, or remove this one first."
             if store is not None and store.sha256 in states_of(self.selection.whole.provenance):
-                advice = "Update it with `update=True`."
+                advice = "Update it with tsds pull and `update=True`."
                 if self.out.is_file():
-                    advice = "Unpack it with tsds unpack, and update that folder with `update=True`."
+                    advice = "Unpack it with tsds unpack, and update that folder with tsds pull and `update=True`."
                 found = "an earlier state of it"
             raise already_exists(self.out, "a new path or a copy of this store", found, advice)
         self.folder.remove_leftover()
@@ -275,8 +275,12 @@ class Pull:
         if found != file.sha256:
             self._received.forget(name)
             message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}... twice"
-            error = RemoteError(f"{self.origin.url}/{name}: {message}. This file is damaged there: tell its owner.")
-            raise self._explained(error)
+            advice = "This store is damaged: make it again, or copy it from where it is whole."
+            if isinstance(self.origin, Remote):
+                advice = "This file is damaged there: tell its owner."
+            if has_parts(self.out):
+                advice += f" To copy a different store to {self.out}, remove {self.work} first."
+            raise self._explained(RemoteError(f"{self.origin.url}/{name}: {message}. {advice}"))
         sync(self.store / name)
         self._received.add_whole(name)
 

@@ -155,6 +155,8 @@ def test_a_damaged_store_is_not_published(
     file.write_bytes(data)
     with pytest.raises(tsds.FormatError, match=r"train/00000/image.*nothing was published"):
         tsds.push(tmp_path / "d.tsds", f"{bucket}/s.tsds")
+    with pytest.raises(tsds.errors.RemoteError, match=r"twice\. This store is damaged: make it again"):
+        tsds.push(tmp_path / "d.tsds", (tmp_path / "copy.tsds").as_uri())
     place = Location(f"{bucket}/s.tsds")
     assert place.find("zarr.json") is None
     assert part_nbytes is None or place.find(name) is None

@@ -225,7 +225,7 @@ def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: P
         tsds.push(tmp_path / "s.tsds.zip", url, update=True)
     with pytest.raises(tsds.OptionError, match="`update`: expected a store at a path; pull it first"):
         tsds.push(url, f"{url}2", update=True)
-    with pytest.raises(tsds.OptionError, match="`update`: expected a URL of a server"):
+    with pytest.raises(tsds.OptionError, match=r"`update`: expected a URL of a server, .* with tsds pull and `update"):
         tsds.push(path, f"file://{tmp_path}/copy.tsds", update=True)
 
 

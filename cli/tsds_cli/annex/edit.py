@@ -276,6 +276,10 @@ def filter(
     if where is None and keys is None and not splits and without is None:
         raise click.UsageError("Give --where, --keys, --split, --without, or several of them.")
     drop, sha256 = (None, None) if without is None else listed_rows(without)
+    if sha256 is not None and sha256.lower() not in ((opened := tsds.open(store)).sha256, opened.content_sha256):
+        found = "rows of a different store, or of an earlier state of it"
+        again = f"Check this store again: {text.call('check', store)} --out FILE"
+        raise OptionError(f"{without}: expected rows of {words.shown_path(store)}, found {found}. {again}")
     rows = None if keys is None else tsds.editing.find_keys(store, keys)
     chosen: dict[str, Any] = {"splits": splits or None, "rows": rows, "drop": drop, "sha256": sha256}
     made(out, as_json, partial(tsds.editing.filter_store, store, out, where, **chosen))
@@ -663,7 +667,8 @@ def listed_rows(file: Path, *, may_be_lines: bool = False) -> tuple[dict[str, li
         listed = {str(split): list(rows) for split, rows in document["drop"].items()}
         sha256 = document.get("sha256")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise OptionError(f"{expected}, found something else ({type(error).__name__}).") from error
+        found = f"no member {error}" if isinstance(error, KeyError) else "no JSON, or other values"
+        raise OptionError(f"{expected}, found {found}.") from error
     if any(type(row) is not int for rows in listed.values() for row in rows):
         raise OptionError(f"{expected}, found rows that are no whole numbers.")
     return listed, sha256 if isinstance(sha256, str) and sha256 else None

@@ -57,11 +57,17 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
     """
     folder = out or Path(f"{Path(words.shown_path(store)).name}.bench")
     tsds.reading.check_outside_stores(folder / "bench.json")
+    is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)  # before anything is measured that could not be written
-    with ProgressBar() as bar:
-        comparison = tsds.bench(
-            store, options, progress=lambda at: bar.show("Measuring", at.done, at.total, str(at), wide=False)
-        )
+    try:
+        with ProgressBar() as bar:
+            comparison = tsds.bench(
+                store, options, progress=lambda at: bar.show("Measuring", at.done, at.total, str(at), wide=False)
+            )
+    except BaseException:
+        if is_new:
+            folder.rmdir()
+        raise
     written = comparison.write(folder)
     if as_json:
         text.echo_json(comparison.as_data())

@@ -217,6 +217,13 @@ def _copies(seen: _Seen, options: CheckOptions, notes: list[str]) -> Iterator[Co
                 f"{crowded:,} images have hashes so much alike that not all pairs of them were compared: changed "
                 "copies among them may be missing. Choose a smaller `distance`."
             )
+    else:
+        encodings = {field.encoding for _, split in seen.splits for field in of_kind(split.fields, ImageField).values()}
+        if len(encodings) > 1:
+            notes.append(
+                f"the stores have images of different encodings ({', '.join(sorted(encodings))}), so copies among them "
+                "rarely have the same bytes. `near=True` also finds those that look the same."
+            )
     groups = components(count, pairs)
     members = np.unique(pairs)
     order = members[np.argsort(groups[members], kind="stable")]

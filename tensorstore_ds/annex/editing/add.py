@@ -135,8 +135,10 @@ def run_add(
     with changing(store, "add the fields") as opened:
         path, own = opened.path, opened.manifest.fields
         made: dict[str, tuple[Field, dict[str, Given]]] = {}
-        for name, each in values(opened).items():
-            _check_name(name, own, is_replaced=is_replaced)
+        found = values(opened)
+        others = f", or add only the others{' with `columns`' if details else ''}" if len(found) > 1 else ""
+        for name, each in found.items():
+            _check_name(name, own, others, is_replaced=is_replaced)
             made[name] = field_of(name, each, Known(own, classes.get(name)))
             if name in _KINDS and not isinstance(made[name][0], _KINDS[name]):
                 expected = f"a field of kind {_KINDS[name].kind} of this name, found {made[name][0].describe()}"
@@ -202,15 +204,15 @@ def drop_fields(
         return summary_of(FieldsSummary, open_store(path), began, notes, fields=described, **more)
 
 
-def _check_name(name: object, own: Mapping[str, Field], *, is_replaced: bool) -> None:
+def _check_name(name: object, own: Mapping[str, Field], others: str, *, is_replaced: bool) -> None:
     if not isinstance(name, str) or not NAME.fullmatch(name):
         expected = "a name of a field: up to 64 of a-z, 0-9, _ and -, the first none of -"
         raise OptionError(f"`fields`: expected {expected}, found {shortened(repr(name))}. Rename it.")
     if name in _TAKEN:
         raise OptionError(f"`fields`: expected a name that a store does not use itself, found {name}. Rename it.")
     if name in own and not is_replaced:
-        found = f"found {name} ({own[name].describe()})"
-        raise OptionError(f"`fields`: expected a field that is not there, {found}. Pass `replace=True` to replace it.")
+        found, advice = f"found {name} ({own[name].describe()})", f"Pass `replace=True` to replace it{others}."
+        raise OptionError(f"`fields`: expected a field that is not there, {found}. {advice}")
     if name in own and own[name].encoding:
         raise OptionError(f"`fields`: expected a field that is no image, found {name}. Convert the images again.")
 

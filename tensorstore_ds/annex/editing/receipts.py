@@ -91,8 +91,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], list[Pair]]:
         texts = {name: type(known[name]) for name in ("sha256_before", "sha256_after", "created")}
         counts = {name: type(count) for name, count in known["erased"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        what = f"something else ({type(error).__name__})"
-        raise OptionError(f"{path}: expected a receipt that tsds erase wrote, found {what}.") from error
+        found = f"no member {error}" if isinstance(error, KeyError) else "no JSON, or other values"
+        raise OptionError(f"{path}: expected a receipt that tsds erase wrote, found {found}.") from error
     if {*texts.values()} != {str} or {*counts.values()} > {int}:
         raise OptionError(f"{path}: expected a receipt that tsds erase wrote, found members of other types.")
     return known, pairs

@@ -47,6 +47,9 @@ class Exporter:
         self.notes: list[str] = []
         self.files = 0
         fields = store.manifest.fields
+        if "image" not in fields:
+            advice = "tsds table writes the other fields as one Parquet file."
+            raise OptionError(f"{store.path}: expected images, found none. {advice}")
         self.label = next(iter(of_kind(fields, LabelField).values()), None)
         self.labels = next(iter(of_kind(fields, LabelsField).values()), None)
         self.objects = next(iter(of_image(fields, ObjectsField).values()), None)

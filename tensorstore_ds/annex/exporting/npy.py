@@ -23,10 +23,9 @@ class NpyExporter(Exporter):
     takes: ClassVar[tuple[type, ...]] = (ArrayField,)
 
     def check(self) -> None:
-        image = self.store.manifest.fields.get("image")
-        if image is None or image.one_shape is None:
+        if self.store.manifest.fields["image"].one_shape is None:
             message = (
-                "expected images as pixels of one size, found others or none. Write such a store first: "
+                "expected images as pixels of one size, found others. Write such a store first: "
                 "tsds repack with an `encoding` of raw and a `size`."
             )
             raise OptionError(f"{self.store.path}: {message}")

@@ -95,10 +95,8 @@ def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[Exp
         names: names of the folder, or of the folder of each label.
 
     Raises:
-        OptionError: the split has no images, or pixels that image files cannot store exactly.
+        OptionError: the split has pixels that image files cannot store exactly.
     """
-    if "image" not in split.fields:
-        raise OptionError(f"{split.name}: expected images, found none in this store. There is nothing to export.")
     label, labels = split.first(LabelField), split.first(LabelsField)
     objects = next(iter(of_image(split.fields, ObjectsField)), None)
     keys = split.first(KeyField)

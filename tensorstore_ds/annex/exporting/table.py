@@ -25,7 +25,7 @@ class CsvExporter(Exporter):
     def check(self) -> None:
         """Begin the table."""
         if self.label is None and self.labels is None:
-            message = "expected labels of images, found none. Export to parquet or coco."
+            message = "expected labels of images, found none. Export to parquet."
             raise OptionError(f"{self.store.path}: {message}")
         columns = ("label",) if self.label is not None else () if self.labels is None else self.labels.classes
         if taken := [each for each in columns if each in _COLUMNS]:

@@ -55,7 +55,12 @@ class YoloExporter(Exporter):
         field = self.need_objects()
         lines = [f"{split}: images/{split}" for split in self.splits]
         if "val" not in self.splits:  # Ultralytics wants one
-            lines.append(f"val: images/{'test' if 'test' in self.splits else self.splits[0]}")
+            used = "test" if "test" in self.splits else self.splits[0]
+            lines.append(f"val: images/{used}")
+            self.notes.append(
+                f"no split val, which Ultralytics needs to choose the best epoch: data.yaml names {used} for it. "
+                "tsds split divides a store."
+            )
         names = field.classes or ("object",)
         lines += ["names:", *(f"  {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names))]
         if self._form in _TASKS:  # a row of 4 corners may be either

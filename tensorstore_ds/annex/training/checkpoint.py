@@ -39,6 +39,9 @@ _STATE: Mapping[str, tuple[type, ...]] = {
 #: What those of earlier versions lack.
 _LATER: Mapping[str, tuple[type, ...]] = {"torch_threads": (int,), "computed": (int, float)}
 _DTYPES = ("uint8", "uint16")
+#: Advice about an unusable checkpoint that is given, and of a run that is to be resumed.
+_GIVEN = "Use another checkpoint, best.pt or last.pt of a run."
+_RESUMED = "Remove it to begin again, or begin another run with `weights` from the best.pt next to it."
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
 
@@ -97,7 +100,7 @@ def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
         torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
 
 
-def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, dict[str, Any]]:
+def load(path: Path, *, device: torch.device | str = "cpu", advice: str = _GIVEN) -> tuple[ModelCard, dict[str, Any]]:
     """Read the card and the content of a checkpoint, plain values and tensors; raises `TrainingError` or OSError."""
     with open(path, "rb") as file:
         try:
@@ -107,14 +110,14 @@ def load(path: Path, *, device: torch.device | str = "cpu") -> tuple[ModelCard, 
                 raise ValueError("not one of this library and version")
             return ModelCard.from_data(data["card"]), data
         except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
-            raise unusable(path, error) from error
+            raise unusable(path, error, advice) from error
 
 
-def unusable(path: Path, error: Exception) -> TrainingError:
+def unusable(path: Path, error: Exception, advice: str = _RESUMED) -> TrainingError:
     """The error for a checkpoint that cannot be used, with its cause."""
     return TrainingError(
         f"{path}: expected a checkpoint of tsds train, found something else or a damaged one ({first_line(error)}). "
-        "Use another checkpoint, best.pt or last.pt of a run."
+        f"{advice}"
     )
 
 
@@ -164,7 +167,7 @@ class LoadedState:
 
 def load_state(path: Path) -> LoadedState:
     """The state in a checkpoint; raises `TrainingError` if it has none."""
-    card, state = load(path)
+    card, state = load(path, advice=_RESUMED)
     expected = {**_STATE, **{name: kinds for name, kinds in _LATER.items() if name in state}}
     wrong = [name for name, kinds in expected.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):
