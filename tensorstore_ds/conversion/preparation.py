@@ -305,7 +305,7 @@ def _encoded(
 
 def check_fits_disk(out: Path, nbytes: int) -> None:
     """Raise `ConversionError` if samples need more bytes than are free on the disk of `out`."""
-    check_room(out, nbytes, ConversionError, "Make room. For a new store, another disk or a smaller `size` also helps.")
+    check_room(out, nbytes, ConversionError, "Make room, or for a new store, choose another disk or a smaller `size`.")
 
 
 # --- all headers ------------------------------------------------------------------------------------------------
