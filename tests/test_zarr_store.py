@@ -69,7 +69,12 @@ def test_shards_in_row_order_are_the_columns(store: tsds.Store) -> None:
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("name", sorted(path.name for path in VALID.glob("*.tsds")))
 def test_every_valid_store_is_what_plain_zarr_finds(name: str, is_packed: bool, tmp_path: Path) -> None:
-    plain, path = zarr.open_group(str(VALID / name), mode="r"), VALID / name
+    path = VALID / name
+    try:
+        plain = zarr.open_group(str(path), mode="r")
+    except TypeError:
+        assert name == "ignorable-metadata.tsds" and zarr.__version__ == "3.1.0"
+        pytest.skip("this zarr refuses members of metadata that may be ignored")
     if is_packed:
         path = tmp_path / "store.tsds.zip"
         tsds.pack(VALID / name, path)
