@@ -136,7 +136,7 @@ def run_add(
         path, own = opened.path, opened.manifest.fields
         made: dict[str, tuple[Field, dict[str, Given]]] = {}
         found = values(opened)
-        others = f", or add only the others{' with `columns`' if details else ''}" if len(found) > 1 else ""
+        others = ", or add only the others with `columns`" if details and len(found) > 1 else ""
         for name, each in found.items():
             _check_name(name, own, others, is_replaced=is_replaced)
             made[name] = field_of(name, each, Known(own, classes.get(name)))
