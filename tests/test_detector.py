@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +147,14 @@ def test_bad_files_are_one_line_each(tmp_path: Path, capsys: pytest.CaptureFixtu
         torch.save(content, tmp_path / f"{name}.pth")
     cut = (tmp_path / "model.pth").read_bytes()
     written = {"text.pth": b"weights", "harmful.pth": pickle.dumps(Harmful()), "cut.pth": cut[: len(cut) // 2]}
+    packed = io.BytesIO()
+    with (
+        zipfile.ZipFile(tmp_path / "tensors.pth") as parts,
+        zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as whole,
+    ):
+        for member in parts.namelist():
+            whole.writestr(member, parts.read(member))
+    written["packed.pth"] = packed.getvalue()  # torch would unpack any amount
     written["half.safetensors"] = b"\x10\x00\x00\x00\x00\x00\x00\x00{"
     for name, data in written.items():
         (tmp_path / name).write_bytes(data)

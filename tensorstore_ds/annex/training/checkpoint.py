@@ -104,7 +104,7 @@ def load(path: Path, *, device: torch.device | str = "cpu", advice: str = _GIVEN
     """Read the card and the content of a checkpoint, plain values and tensors; raises `TrainingError` or OSError."""
     with open(path, "rb") as file:
         try:
-            _check_sums(file)
+            check_sums(file)
             data = torch.load(file, map_location=device, weights_only=True)
             if not isinstance(data, dict) or data.get("format") != list(FORMAT):
                 raise ValueError("not one of this library and version")
@@ -121,7 +121,7 @@ def unusable(path: Path, error: Exception, advice: str = _RESUMED) -> TrainingEr
     )
 
 
-def _check_sums(file: BinaryIO) -> None:
+def check_sums(file: BinaryIO) -> None:
     """Compare every part of a checkpoint with its CRC-32, which torch writes but does not verify."""
     with zipfile.ZipFile(file) as archive:
         packed = (m.filename for m in archive.infolist() if m.compress_type != zipfile.ZIP_STORED)

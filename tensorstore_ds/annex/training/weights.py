@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from tensorstore_ds.annex.training.checkpoint import check_sums
 from tensorstore_ds.annex.training.history import first_line
 from tensorstore_ds.errors import OptionError, one_line
 
@@ -53,7 +55,11 @@ def _read(path: Path) -> dict[str, Tensor]:
 
             data: Any = load_file(path)
         else:
-            data = torch.load(path, map_location="cpu", weights_only=True)
+            with path.open("rb") as file:
+                if zipfile.is_zipfile(file):  # else in torch's older form
+                    check_sums(file)
+                file.seek(0)
+                data = torch.load(file, map_location="cpu", weights_only=True)
         for inside in ("weights", "model"):  # of a checkpoint, of `tsds train` or torchvision's reference script
             if isinstance(data, Mapping) and isinstance(data.get(inside), Mapping):
                 data = data[inside]
