@@ -44,7 +44,7 @@ CALLS = {
     "export": Call(
         (*MAKING, "annex/exporting"), lambda store, _, out: tsds.export(store, out, "folders"), check=lambda _: []
     ),
-    "pack": Call(("sharing/pack", "durable"), lambda store, _, out: tsds.pack(store, out)),
+    "pack": Call(("sharing/pack", "durable", "progress"), lambda store, _, out: tsds.pack(store, out)),
     "unpack": Call((*MAKING, "sharing/pack"), lambda store, _, out: tsds.unpack(store.with_name("packed.tsds"), out)),
     "append": Call((*MAKING, "annex/editing"), lambda _, more, out: tsds.append(out, more, workers=0), changes=True),
     "erase": Call((*MAKING, "annex/editing"), lambda _, __, out: tsds.erase(out, rows={"train": [0]}), changes=True),

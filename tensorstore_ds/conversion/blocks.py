@@ -112,7 +112,7 @@ class RowFormat:
 
 @dataclass(frozen=True, slots=True)
 class Spool:
-    """Values of a table in a separate file, until they are appended to those of their shard."""
+    """Values of a table in a file of their own, whose bytes are appended to the values of a shard."""
 
     path: Path
 

@@ -33,13 +33,14 @@ PIECE_NBYTES = 128 * 1024
 WAIT: Mapping[str, str] = {"connect_timeout": "10s", "read_timeout": "30s", "timeout": "10m"}
 #: Timeout of a file that can only be read whole.
 _WHOLE_TIMEOUT = "24h"
-#: A server that has answered once is asked again for about a minute, before that for a few seconds.
+#: A server that has answered once is asked again for a minute, before that for a few seconds. The time decides, not
+#: the number of attempts, since the waits between them are random.
 RETRY: Mapping[str, Any] = {
-    "max_retries": 12,
+    "max_retries": 1000,
     "retry_timeout": timedelta(seconds=60),
     "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=10), "base": 3},
 }
-FIRST: Mapping[str, Any] = {**RETRY, "max_retries": 5}
+FIRST: Mapping[str, Any] = {**RETRY, "retry_timeout": timedelta(seconds=8)}
 #: The name of a file's metadata entry with its SHA-256, where supported. Azure allows no dash.
 _RECORD = "sha256"
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://", re.IGNORECASE)
@@ -353,7 +354,9 @@ def _open_web(url: str, headers: Mapping[str, str], timeout: str, retry: Mapping
     if urlsplit(url).query:
         from tensorstore_ds.remote.signed_web import SignedWeb
 
-        return SignedWeb(url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), retry["max_retries"])
+        return SignedWeb(
+            url, headers, (_seconds(WAIT["read_timeout"]), _seconds(timeout)), retry["retry_timeout"].total_seconds()
+        )
     options: Any = {**WAIT, "timeout": timeout, "allow_http": urlsplit(url).scheme.lower() == "http"}
     if headers:
         options["default_headers"] = dict(headers)

@@ -58,13 +58,14 @@ class Answer:
 class SignedWeb:
     """A folder by an http or https URL with a query, which is sent with each request.
 
-    `headers` go to the host of the URL only. `seconds` limits the wait for a silent server, and for a whole answer.
+    `headers` go to the host of the URL only. `seconds` limits the wait for a silent server, and for a whole answer, and
+    `patience` the seconds after which a failed request is not repeated.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], seconds: tuple[float, float], retries: int) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], seconds: tuple[float, float], patience: float) -> None:
         self._url, self._headers = urlsplit(url), headers
         self._silence, self._seconds = seconds
-        self._retries = retries
+        self._patience = patience
         self._opener = urllib.request.build_opener(_Redirects)
 
     def get(self, name: str, options: Mapping[str, Any]) -> Answer:
@@ -96,20 +97,20 @@ class SignedWeb:
         return Answer(span, {"size": size, "e_tag": response.headers.get("etag")}, response, deadline)
 
     def _retried(self, ask: Callable[[], Any]) -> Any:
-        for attempt in range(self._retries + 1):
+        last, pause = time.monotonic() + self._patience, _PAUSE
+        failed: Exception
+        while True:
             try:
                 return ask()
             except urllib.error.HTTPError as error:
                 error.close()
-                if error.code in _BUSY and attempt < self._retries:
-                    time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE))
-                    continue
-                raise _of_status(error.code) from None
-            except (OSError, http.client.HTTPException):
-                if attempt == self._retries:
-                    raise
-                time.sleep(min(_PAUSE * 2**attempt, _LONGEST_PAUSE))
-        raise AssertionError
+                failed, may_pass = _of_status(error.code), error.code in _BUSY
+            except (OSError, http.client.HTTPException) as error:
+                failed, may_pass = error, True
+            if not may_pass or time.monotonic() > last:
+                raise failed from None
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
 
 class _Redirects(urllib.request.HTTPRedirectHandler):

@@ -149,14 +149,16 @@ class Pull:
                     with contextlib.suppress(FormatError):
                         parse_listing(lists[name], name, shards[name])
                         return
-            for attempt in range(ATTEMPTS):
+            attempt = 0
+            while True:
                 self._crew.check()
                 try:
                     data = self.origin.read(name, min(MANIFEST_MAX_NBYTES, shards[name].nbytes))
                     parse_listing(data, name, shards[name])
                     break
                 except (RemoteError, FormatError) as error:
-                    if attempt == ATTEMPTS - 1 or not _may_pass(error):
+                    attempt += _attempts(error)
+                    if attempt >= ATTEMPTS or not _may_pass(error):
                         raise self._explained(error) from error
                     self._crew.wait(PAUSE)
             self._counter.moved += len(data)
@@ -249,8 +251,7 @@ class Pull:
                     self._received.add(name, start, at)
                     self._counter.add(len(piece))
             except RemoteError as error:
-                # A server that does not answer was already asked for a minute.
-                attempt += 2 if error.reason == "unreachable" else 1
+                attempt += _attempts(error)
                 if at > before and self.origin.has_ranges:
                     attempt = 0
                 if attempt >= ATTEMPTS or not _may_pass(error):
@@ -311,6 +312,11 @@ class Pull:
         problems = verify_store(self.store) if self._verifies else []
         if problems:
             raise FormatError(problems, f"The store at {self.origin.url} is damaged: tell its owner.")
+
+
+def _attempts(error: RemoteError | FormatError) -> int:
+    """Number of attempts that an error counts for: a server that does not answer was already asked for a minute."""
+    return 2 if error.reason == "unreachable" else 1
 
 
 def _may_pass(error: RemoteError | FormatError) -> bool:
