@@ -20,7 +20,7 @@ def test_it_says_what_it_wrote_and_what_is_missing(store: Path) -> None:
     shown = tsds("card", store)
     out = store.with_name("pets-card")
     assert shown.exit_code == 0
-    assert f"{out}  README.md, pictures/classes-label.png, pictures/samples.jpg\n" in shown.output
+    assert f"{out}  README.md, pictures/samples.jpg\n" in shown.output
     assert "missing: description, creators, " in shown.output
     assert f"next: fill in {out / 'card.yaml'}, and run this again" in shown.output
     strict = tsds("card", store, "--strict")

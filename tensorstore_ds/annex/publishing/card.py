@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tensorstore_ds.annex.pictures.contact_sheet import preview
-from tensorstore_ds.annex.pictures.sheet import TRAIN, name_ticks, plots_available, sheet
 from tensorstore_ds.annex.publishing.answers import QUESTIONS, read_answers, template
 from tensorstore_ds.annex.publishing.citing import citation_cff, datacite_json
 from tensorstore_ds.annex.publishing.croissant import croissant_json
-from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, facts_of
+from tensorstore_ds.annex.publishing.facts import Facts, facts_of
 from tensorstore_ds.annex.publishing.preview_table import NBYTES, preview_table
 from tensorstore_ds.annex.publishing.readme import readme
 from tensorstore_ds.durable import unwritable, write_file
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.reading.store import Split, open as open_store
+from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
 #: Samples on the sheet.
 _SAMPLES = 12
-#: More classes than these are drawn as a curve, without names.
-_NAMED = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +88,18 @@ def card(
     describes = croissant or (folder / "croissant.json").exists()  # which would be wrong by now
     previews = _previews(facts) if describes else {}
     papers = {
+        "pictures/samples.jpg": _samples(facts),
         **{f"preview/{name}.parquet": data for name, data in previews.items()},
         "CITATION.cff": citation_cff(facts).encode(),
         "datacite.json": datacite_json(facts).encode(),
         "croissant.json": croissant_json(facts, previews).encode() if describes else b"",
     }
     papers = {name: data for name, data in papers.items() if data}
-    pictures = _write_pictures(facts, folder)
-    beside = [name for name in papers if "/" not in name]
-    papers["README.md"] = readme(facts, pictures=pictures, previews=list(previews), papers=beside).encode()
+    papers["README.md"] = readme(facts, previews=list(previews), papers=papers).encode()
     for name, data in papers.items():
         _make((folder / name).parent)
         write_file(folder / name, data)
-    written = sorted([*papers, *(f"pictures/{name}" for name in pictures)])
-    return Card(folder, tuple(written), missing, questions)
+    return Card(folder, tuple(sorted(papers)), missing, questions)
 
 
 def _missing(facts: Facts) -> tuple[str, ...]:
@@ -120,21 +114,6 @@ def _previews(facts: Facts) -> dict[str, bytes]:
     return {name: preview_table(facts.store[name], NBYTES // len(facts.filled)) for name in facts.filled}
 
 
-def _write_pictures(facts: Facts, folder: Path) -> list[str]:
-    """Write a sheet of samples, and charts of classes if matplotlib is installed; returns the file names."""
-    pictures, names = folder / "pictures", []
-    _make(pictures)
-    if facts.filled and of_kind(facts.store.manifest.fields, ImageField):
-        _write_samples(facts.store[facts.filled[0]], pictures / "samples.jpg")
-        names.append("samples.jpg")
-    for field, (kind, _) in facts.classes.items():
-        totals = facts.totals(field)
-        if any(totals.values()) and plots_available():
-            names.append(f"classes-{field}.png")
-            _write_class_chart(totals, COUNTED.get(kind, "values"), pictures / names[-1])
-    return names
-
-
 def _make(folder: Path) -> None:
     """Make the folder of the card; a link in its place is an error, because it leads elsewhere."""
     try:
@@ -145,36 +124,9 @@ def _make(folder: Path) -> None:
         raise OptionError(f"{folder}: expected a folder, found a link. Remove it.")
 
 
-def _write_samples(split: Split, path: Path) -> None:
-    """Write some samples of a split as a JPEG file; raises `SourceError` if an image cannot be decoded."""
+def _samples(facts: Facts) -> bytes:
+    """Some samples of the first split as a JPEG file, if there are images; raises `SourceError` if one is damaged."""
     buffer = io.BytesIO()
-    preview(split, count=_SAMPLES).save(buffer, "JPEG", quality=88)
-    write_file(path, buffer.getvalue())
-
-
-def _write_class_chart(counts: Mapping[str, int], what: str, path: Path) -> None:
-    """Write a chart of class counts as a PNG file, largest first; `what` names the counted things. Needs matplotlib."""
-    from matplotlib.ticker import FuncFormatter
-
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    values, places = [count for _, count in ordered], range(len(ordered))
-    is_named = len(ordered) <= _NAMED
-    with sheet(path, 7.2, 0.9 + 0.26 * len(ordered) if is_named else 3.6) as figure:
-        axes = figure.subplots()
-        if is_named:
-            bars = axes.barh(places, values, color=TRAIN, height=0.72)
-            axes.bar_label(bars, [f"{value:,}" for value in values], padding=4, fontsize=9)
-            axes.invert_yaxis()
-            axes.margins(x=0.12, y=0.02)
-            axes.xaxis.set_visible(False)
-            axes.spines["bottom"].set_visible(False)
-            axes.tick_params(left=False)
-            name_ticks(axes.yaxis, places, [name for name, _ in ordered], size=10)
-        else:
-            axes.fill_between(places, values, step="mid", color=TRAIN, alpha=0.85, linewidth=0)
-            axes.set_xlim(0, len(values) - 1)
-            axes.set_ylim(0)
-            axes.set_xlabel("classes, most frequent first")
-            axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
-            axes.grid(axis="y")
-        axes.set_title(f"{what.capitalize()} of each class")
+    if facts.filled and of_kind(facts.store.manifest.fields, ImageField):
+        preview(facts.store[facts.filled[0]], count=_SAMPLES).save(buffer, "JPEG", quality=88)
+    return buffer.getvalue()

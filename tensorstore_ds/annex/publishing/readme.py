@@ -34,19 +34,15 @@ _HUB_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
 _SPLIT = re.compile(r"\W")
 
 
-def readme(facts: Facts, *, pictures: Collection[str], previews: Sequence[str], papers: Collection[str]) -> str:
-    """The text of the card.
-
-    `pictures` are names in the folder `pictures`, `previews` the splits with a preview, `papers` the other files next
-    to the card.
-    """
+def readme(facts: Facts, *, previews: Sequence[str], papers: Collection[str]) -> str:
+    """The text of the card. `previews` are the splits with a preview, `papers` the other files in its folder."""
     parts = [
         _front_matter(facts, previews),
         f"# {markdown(facts.title)}",
         facts.description or "*No description was given.*",
-        f"![Samples of {markdown(facts.filled[0])}](pictures/samples.jpg)" if "samples.jpg" in pictures else "",
+        f"![Samples of {markdown(facts.filled[0])}](pictures/samples.jpg)" if "pictures/samples.jpg" in papers else "",
         _contents(facts),
-        *(_classes(facts, field, pictures) for field in facts.classes),
+        *(_classes(facts, field) for field in facts.classes),
         _load(facts, previews, papers),
         _origin(facts),
         _faults(facts),
@@ -105,7 +101,7 @@ def _contents(facts: Facts) -> str:
     return "\n\n".join(["## What is in it", splits, _table(["field", "kind", "content"], fields)])
 
 
-def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
+def _classes(facts: Facts, field: str) -> str:
     kind, classes = facts.classes[field]
     totals, counts, what = facts.totals(field), facts.counts(field), COUNTED.get(kind, "values")
     head = f"## Classes of {markdown(field)}"
@@ -113,19 +109,17 @@ def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
         shown = ", ".join(markdown(name) for name in classes[:_CLASSES])
         more = f", and {len(classes) - _CLASSES:,} more" if len(classes) > _CLASSES else ""
         return f"{head}\n\n{_classes_in_words(len(classes))}, which were not counted: {shown}{more}."
-    chart = f"classes-{field}.png"
-    drawn = f"![{what.capitalize()} of each class](pictures/{chart})\n\n" if chart in pictures else ""
     most = sorted(range(len(classes)), key=lambda i: -totals[classes[i]])
     splits = [name for name in counts if len(facts.store[name])] if len(counts) > 1 else []
     columns = [*splits, "all"] if splits else [what]
-    names = ["#", "class", *map(markdown, columns), *([] if drawn else [""])]
+    names = ["#", "class", *map(markdown, columns), ""]
     largest = max(totals.values()) or 1
     rows = []
     for i in sorted(most[:_CLASSES]):
         name = classes[i]
         numbers = [f"{counts[split][name]:,}" for split in splits]
         bar = "█" * max(round(totals[name] / largest * _BAR), 1 if totals[name] else 0)
-        rows.append([str(i), _cell(name), *numbers, f"{totals[name]:,}", *([] if drawn else [bar])])
+        rows.append([str(i), _cell(name), *numbers, f"{totals[name]:,}", bar])
     table = _table(names, rows, right=(0, *range(2, 2 + len(columns))))
     text = f"{_classes_in_words(len(classes))}; the numbers are {what}."
     if len(classes) > _CLASSES:
@@ -134,7 +128,7 @@ def _classes(facts: Facts, field: str, pictures: Collection[str]) -> str:
     bare = {name: n for name in facts.store if (n := facts.store[name].unlabelled.get(field))}
     if bare:
         text += f" {sum(bare.values()):,} samples have no label."
-    return f"{head}\n\n{text}\n\n{drawn}{table}"
+    return f"{head}\n\n{text}\n\n{table}"
 
 
 def _classes_in_words(n: int) -> str:
@@ -161,8 +155,8 @@ def _load(facts: Facts, previews: Sequence[str], papers: Collection[str]) -> str
         text.append(
             "The folder `preview` has some small samples of each split as Parquet, for viewers; it is not the data."
         )
-    if papers:
-        text.append(f"Beside this card: {', '.join(f'`{name}`' for name in sorted(papers))}.")
+    if beside := sorted(name for name in papers if "/" not in name):
+        text.append(f"Beside this card: {', '.join(f'`{name}`' for name in beside)}.")
     return "\n\n".join(text)
 
 
