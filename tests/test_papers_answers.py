@@ -1,8 +1,7 @@
-"""The file of answers: YAML and TOML, and what else may stand in it."""
+"""The file of answers, and what else may stand in it."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,13 +36,6 @@ def test_answers_are_texts_as_they_are_written(tmp_path: Path) -> None:
     }
 
 
-def test_toml(tmp_path: Path) -> None:
-    text = 'title = "T"\ncreators = ["one"]\ndescription = """\na\nb\n"""\nbiases = " "\n'
-    assert read(tmp_path, text, "card.toml") == {"title": "T", "creators": ["one"], "description": "a\nb"}
-    with pytest.raises(tsds.OptionError, match="version: expected text in quotes, found float"):
-        read(tmp_path, "version = 1.0\n", "card.toml")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -72,14 +64,9 @@ def test_what_is_wrong_is_one_line(tmp_path: Path, text: str | bytes, message: s
     assert "\n" not in str(caught.value)
 
 
-def test_files_of_other_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_of_other_kinds(tmp_path: Path) -> None:
     assert read(tmp_path, "title: !!python/name:os.system x") == {"title": "x"}  # nothing is made of a tag
     with pytest.raises(tsds.OptionError, match=r"none\.yaml: cannot be read: No such file"):
         read_answers(tmp_path / "none.yaml")
-    with pytest.raises(tsds.OptionError, match=r"ends in \.yaml or \.toml"):
+    with pytest.raises(tsds.OptionError, match=r"ends in \.yaml"):
         read(tmp_path, "{}", "card.json")
-    monkeypatch.setitem(sys.modules, "yaml", None)
-    message = r"pip install '\.\[hub\]' in a clone of tensorstore-ds, or write the answers as TOML"
-    with pytest.raises(tsds.OptionError, match=message):
-        read(tmp_path, "title: a")
-    assert read(tmp_path, 'title = "a"', "card.toml") == {"title": "a"}

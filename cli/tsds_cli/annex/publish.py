@@ -34,7 +34,7 @@ from tsds_cli.progress import ProgressBar, working
     "answers",
     type=path,
     metavar="FILE",
-    help="Answers to the questions of the card, as YAML or TOML.",
+    help="Answers to the questions of the card, as YAML.",
     show_default="card.yaml in OUT_DIR, which the first call creates",
 )
 @option("--croissant", is_flag=True, help="Also write croissant.json, and small samples as Parquet in preview/.")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,17 +78,16 @@ def template() -> str:
 
 
 def read_answers(path: Path) -> dict[str, Any]:
-    """The non-empty answers in a YAML or TOML file, by the names of `QUESTIONS`."""
-    readers: dict[str, Callable[[str, Path], Any]] = {".yaml": _yaml, ".yml": _yaml, ".toml": _toml}
-    if path.suffix.lower() not in readers:
-        raise OptionError(f"{path}: expected a name that ends in .yaml or .toml, found {path.name}. Rename it.")
+    """The non-empty answers in a YAML file, by the names of `QUESTIONS`."""
+    if path.suffix.lower() not in (".yaml", ".yml"):
+        raise OptionError(f"{path}: expected answers in YAML, in a file that ends in .yaml, found {path.name}.")
     try:
         text = decode_text(read_file(path, str(path), _LIMIT), str(path))
     except SourceError as error:
         if error.reason == "text-encoding":
             raise OptionError(str(error)) from error
         raise OptionError(f"{error} Write a card without answers first, which makes a card.yaml to fill in.") from error
-    found = readers[path.suffix.lower()](text, path)
+    found = _yaml(text, path)
     if found is None:
         return {}
     if not isinstance(found, Mapping):
@@ -119,11 +117,8 @@ def _answer(path: Path, name: str, value: Any) -> Any:
 
 
 def _yaml(text: str, path: Path) -> Any:
-    try:
-        import yaml
-    except ModuleNotFoundError:
-        advice = "Install it with: pip install '.[hub]' in a clone of tensorstore-ds, or write the answers as TOML."
-        raise OptionError(f"{path}: to read YAML, PyYAML is needed. {advice}") from None
+    import yaml
+
     try:
         node = yaml.compose(text, yaml.BaseLoader)
         found = yaml.load(text, yaml.BaseLoader)  # noqa: S506  # makes texts, lists and mappings of texts, no objects
@@ -139,10 +134,3 @@ def _yaml(text: str, path: Path) -> Any:
         twice = next(name for name in names if names.count(name) > 1)
         raise OptionError(f"{path}: expected each answer once, found {one_line(str(twice))} twice.")
     return found
-
-
-def _toml(text: str, path: Path) -> Any:
-    try:
-        return tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise OptionError(f"{path}: expected TOML, found other text ({one_line(str(error))}).") from error

@@ -60,7 +60,7 @@ def card(
     Args:
         path: path of the store, which is not changed.
         out: path of the folder, which is created if it does not exist. None is ``NAME-card`` next to ``NAME.tsds``.
-        answers: path of a different file of answers, YAML or TOML.
+        answers: path of a different file of answers, in YAML.
         croissant: also write `croissant.json`, and the folder `preview` with small samples as Parquet. Both are also
             written if an earlier call wrote them. The folder then contains everything that a repository of the Hub
             needs next to the store.
