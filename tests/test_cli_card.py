@@ -38,7 +38,7 @@ def test_json_and_another_folder(store: Path, tmp_path: Path) -> None:
 def test_answers_of_another_file(store: Path, tmp_path: Path) -> None:
     (tmp_path / "answers.yaml").write_text('title: Pets\ncreators: ["Doe, Jane"]\n')
     shown = tsds("card", store, tmp_path / "out", "--from", tmp_path / "answers.yaml")
-    assert "CITATION.cff" in shown.output and "datacite.json" in shown.output
+    assert "CITATION.cff" in shown.output
     assert not (tmp_path / "out" / "card.yaml").exists()
     (tmp_path / "answers.yaml").write_text("titel: Pets\n")
     shown = tsds("card", store, tmp_path / "out", "--from", tmp_path / "answers.yaml")

@@ -124,7 +124,7 @@ sample = store["train"][0]  # a dict of image, label
 `tsds verify pets.tsds` checks every byte. The digest above is of the content: a license or a DOI that is \
 added later does not change it. zarr-python and NumPy also read the arrays.
 
-Beside this card: `CITATION.cff`, `datacite.json`.
+Beside this card: `CITATION.cff`.
 
 ## How it was made
 
@@ -177,7 +177,7 @@ def test_the_card_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "answers.yaml").write_text(ANSWERS)
     made = tsds.card(store.path, answers=tmp_path / "answers.yaml")
     assert made.path == tmp_path / "pets-card"
-    assert made.files == ("CITATION.cff", "README.md", "datacite.json", "pictures/samples.jpg")
+    assert made.files == ("CITATION.cff", "README.md", "pictures/samples.jpg")
     size = words.size(store.manifest.splits["train"].shards[0].nbytes)
     expected = GOLDEN.replace("DIGEST", store.content_sha256).replace("SIZE", size)
     assert (made.path / "README.md").read_text("utf-8") == expected

@@ -44,8 +44,8 @@ def card(store: Path, out: Path | None, answers: Path | None, croissant: bool, s
     """Write a dataset card for a STORE, with a preview.
 
     OUT_DIR is by default the folder NAME-card next to the store. README.md describes the data, how it was made and its
-    known problems. CITATION.cff and datacite.json contain the citation. The command writes questions that only you can
-    answer to card.yaml. Answer them, and run the command again.
+    known problems. CITATION.cff contains the citation. The command writes questions that only you can answer to
+    card.yaml. Answer them, and run the command again.
 
     \b
     Examples:

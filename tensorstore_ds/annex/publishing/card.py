@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tensorstore_ds.annex.pictures.contact_sheet import preview
 from tensorstore_ds.annex.publishing.answers import QUESTIONS, read_answers, template
-from tensorstore_ds.annex.publishing.citing import citation_cff, datacite_json
+from tensorstore_ds.annex.publishing.citing import citation_cff
 from tensorstore_ds.annex.publishing.croissant import croissant_json
 from tensorstore_ds.annex.publishing.facts import Facts, facts_of
 from tensorstore_ds.annex.publishing.preview_table import NBYTES, preview_table
@@ -91,7 +91,6 @@ def card(
         "pictures/samples.jpg": _samples(facts),
         **{f"preview/{name}.parquet": data for name, data in previews.items()},
         "CITATION.cff": citation_cff(facts).encode(),
-        "datacite.json": datacite_json(facts).encode(),
         "croissant.json": croissant_json(facts, previews).encode() if describes else b"",
     }
     papers = {name: data for name, data in papers.items() if data}
