@@ -210,6 +210,11 @@ class Option:
         )
 
 
+def _once(read: Callable[[type[Any]], _T]) -> Callable[[type[Any]], _T]:
+    """Let a function read each class once, since every conversion asks for the same."""
+    return cast(Callable[[type[Any]], _T], functools.cache(read))
+
+
 def option(help: str, *, default: Any = MISSING, **declaration: Any) -> Any:
     """A field of a `declared` class. The keywords of `declaration` are the attributes of `Option`."""
     return field(default=default, metadata={"option": Option(help, **declaration)})
@@ -242,6 +247,7 @@ def declared(cls: type[_T]) -> type[_T]:
     return made
 
 
+@_once
 def declarations(cls: type[Any]) -> Mapping[str, Option]:
     """The options of a class, in their order."""
     hints = get_type_hints(cls)
@@ -318,17 +324,9 @@ def _check_names(names: Iterable[str], cls: type[Any]) -> None:
             raise OptionError(f"`{name}`: expected an option of {cls.__name__}, found another name. {advice}")
 
 
+@_once
 def flags(cls: type[Any]) -> Mapping[str, Option]:
     """The options of a class by their flat names, in its `ORDER`. Its attribute `FLAGS` replaces some."""
-    if cls not in _flags:
-        _flags[cls] = _found_flags(cls)
-    return _flags[cls]
-
-
-_flags: dict[type[Any], Mapping[str, Option]] = {}
-
-
-def _found_flags(cls: type[Any]) -> Mapping[str, Option]:
     found, order = dict[str, Option](), {name: place for place, name in enumerate(getattr(cls, "ORDER", ()))}
     for name, each in declarations(cls).items():
         if not each.values:
@@ -441,6 +439,7 @@ def _asking(value: Any) -> str:
     return f'`{name}="{text}"`' if text else f"`{name}`"
 
 
+@_once
 def _slots(cls: type[Any]) -> dict[str, set[str]]:
     """The flat names that belong to each option that is a value."""
     return {
@@ -450,6 +449,7 @@ def _slots(cls: type[Any]) -> dict[str, set[str]]:
     }
 
 
+@_once
 def _flat_names(cls: type[Any]) -> dict[str, str]:
     """The field of each flat name of a value."""
     return {each.flag or each.name: each.name for each in _raw(cls)}
@@ -537,12 +537,8 @@ def _as_plain(value: Any) -> Any:
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
-def _raw(cls: Any) -> tuple[Option, ...]:
-    return _read_once(cls)
-
-
-@functools.cache
-def _read_once(cls: Any) -> tuple[Option, ...]:
+@_once
+def _raw(cls: type[Any]) -> tuple[Option, ...]:
     return tuple(replace(each.metadata["option"], name=each.name, default=each.default) for each in fields(cls))
 
 
