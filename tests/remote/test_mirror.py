@@ -298,7 +298,7 @@ def test_the_same_bytes_copied_there_again(stores: Path, tmp_path: Path) -> None
         assert np.array_equal(again["image"][ROWS - 1], tsds.open(stores / "raw.tsds")["train"]["image"][ROWS - 1])
 
 
-def test_without_network(stores: Path) -> None:
+def test_without_network(stores: Path, impatient: None) -> None:
     with faulty_server(stores) as server:
         url = f"{server.url}/raw.tsds"
         expected = tsds.open(url)["train"]["image"][0]

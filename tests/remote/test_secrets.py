@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import subprocess
 import traceback
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,7 @@ def test_a_user_and_a_signature_are_sent_and_never_shown(server: FaultyServer, t
 def test_what_looks_like_a_password_is_in_no_message(
     url: str, shown: str, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tensorstore_ds.remote.location.FIRST", {"max_retries": 0, "retry_timeout": timedelta()})
     monkeypatch.setenv("TSDS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     for arguments in (["info", url], ["pull", url, tmp_path / "out.tsds"], ["copy", url, tmp_path / "out.tsds"]):
