@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.encode import check_pixels, encode_sample, read_sample
-from tensorstore_ds.conversion.encodings import Pixels
 from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
@@ -32,7 +31,7 @@ from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
 from tensorstore_ds.imaging.codecs import OnDecode
 from tensorstore_ds.imaging.objects import BOX_CROPPED, doubtful_boxes
-from tensorstore_ds.imaging.picture import Picture
+from tensorstore_ds.imaging.picture import Picture, PlacedPicture
 from tensorstore_ds.regular_files import status_of
 from tensorstore_ds.sources.base import Sample, Source
 
@@ -240,7 +239,7 @@ class BlockRows:
         check_objects(row, format.on_error)
         format.check(row)
         sums = ImageSums()
-        if isinstance(row.image, Pixels):
+        if isinstance(row.image, PlacedPicture):
             sums = self._write(row, row.image)
         elif format.own.one_shape is None:
             sums = cast(ImageSums, row.sums())
@@ -272,25 +271,25 @@ class BlockRows:
         )
         self._rows.append(row)
 
-    def _write(self, row: EncodedSample, pixels: Pixels) -> ImageSums:
+    def _write(self, row: EncodedSample, placed: PlacedPicture) -> ImageSums:
         """Write a large image at once: in its place, or in a separate file until its shard is completed."""
         (folder, first_row), sums = cast("tuple[Path, int]", self._place), list[ImageSums]()
         encoding, number = self.format.image.encoding, first_row + len(self._rows)
         if self.format.own.one_shape is not None:
             offset = number * self.format.own.arrays[""].row_nbytes
-            encoding.write(row, pixels.bands(sums), raw_path(folder, "image"), offset)
+            encoding.write(row, placed.bands(sums), raw_path(folder, "image"), offset)
             row.image = None
         else:
             path = folder / "image" / f"large-{number}"
             try:
                 path.touch()
-                encoding.write(row, pixels.bands(sums), path, 0)
+                encoding.write(row, placed.bands(sums), path, 0)
             except BaseException:
                 path.unlink(missing_ok=True)
                 raise
             row.image = Spool(path)
-        row.left_out += pixels.picture.left_out
-        pixels.picture.close()
+        row.left_out += placed.picture.left_out
+        placed.picture.close()
         return sum(sums, ImageSums())
 
     def _count_files(self) -> None:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.conversion.encode import Opener, picture_of
-from tensorstore_ds.conversion.encodings import PathInErrors
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.values import Fit, ObjectCrops
 from tensorstore_ds.errors import OptionError, Problem, SourceError
@@ -23,7 +22,7 @@ from tensorstore_ds.format.schema import ArraySpec
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
-from tensorstore_ds.imaging.picture import open_picture, read_header
+from tensorstore_ds.imaging.picture import PathInErrors, open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 from tensorstore_ds.sources.chosen import AroundSource

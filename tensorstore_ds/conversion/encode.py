@@ -12,14 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.conversion.encodings import PathInErrors, Pixels
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.imaging.codecs import OnDecode, decode_mask
 from tensorstore_ds.imaging.objects import in_pixels, place_objects, stored_objects
-from tensorstore_ds.imaging.picture import Picture, is_jpeg, open_picture, read_header
+from tensorstore_ds.imaging.picture import PathInErrors, Picture, PlacedPicture, is_jpeg, open_picture, read_header
 from tensorstore_ds.imaging.placement import Placement
 from tensorstore_ds.imaging.resizing import resize_nearest
 from tensorstore_ds.regular_files import check_machine, read_file
@@ -42,15 +41,16 @@ def encode_sample(
     """Open a sample's image, fit its objects and its masks to the requested size, and encode it.
 
     `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. `by_parts`
-    allows leaving large images as `Pixels`, to be written in bands. `channels` are those of the first image, if its
-    encoding mixes gray images with others.
+    allows leaving a large image as a `PlacedPicture`, to be written in bands. `channels` are those of the first image,
+    if its encoding mixes gray images with others.
     """
     key, encoding = sample.key, options.encoding
     try:
         picture, placement, row = _opened(sample, options, open_picture)
         if is_widened := encoding.mixes_colors and (picture.shape[2], channels) == (1, 3):
             row.shape = (*row.shape[:2], channels)
-        encoding.encode(row, Pixels(picture, placement, is_widened, sample, on_decode), by_parts=by_parts)
+        placed = PlacedPicture(picture, placement, is_widened, key, sample.image, on_decode)
+        encoding.encode(row, placed, by_parts=by_parts)
         if isinstance(row.image, bytes):
             check_pixels(key, row.shape, options)
         row.masks = {
@@ -113,7 +113,7 @@ def picture_of(sample: Sample, options: ImageOptions, open_it: Opener = open_pic
 def about(row: EncodedSample, options: ImageOptions) -> tuple[bytes, float]:
     """The stored bytes of an image, or of its first rows if it is large, and the factor to the size of all of it."""
     times = 1.0
-    if isinstance(row.image, Pixels):
+    if isinstance(row.image, PlacedPicture):
         band = next(row.image.bands([]))
         times = row.shape[0] / len(band)
         row = replace(row)

@@ -5,9 +5,8 @@ Pillow is imported when the first image is encoded, so that ``tsds convert --hel
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -21,13 +20,9 @@ from tensorstore_ds.format.kinds import EncodedImageField, ImageField, RaggedIma
 from tensorstore_ds.format.schema import ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.options import Option, changed, check, declarations, declared, option
-from tensorstore_ds.regular_files import archive_of
 
 if TYPE_CHECKING:
-    from tensorstore_ds.imaging.codecs import OnDecode
-    from tensorstore_ds.imaging.picture import Picture
-    from tensorstore_ds.imaging.placement import Placement
-    from tensorstore_ds.sources.base import Sample
+    from tensorstore_ds.imaging.picture import Picture, PlacedPicture
 
 Check = Literal["full", "headers"]
 Name = Literal["raw", "jpeg", "source"]
@@ -37,8 +32,6 @@ Subsampling = Literal["4:2:0", "4:4:4"]
 NOT_KEPT = "file-not-kept"
 #: Number of samples that estimate the size of a row of files.
 PROBED = 32
-#: Largest number of characters of a path in an error.
-_SHOWN = 100
 
 
 _QUALITY = Option(
@@ -52,80 +45,6 @@ _SUBSAMPLING = Option(
     "do. ``4:4:4`` keeps it, and needs more space and time.",
     group="Encoding",
 )
-
-
-@dataclass(slots=True, repr=False)
-class Pixels:
-    """The pixels of a sample's image as a store has them: placed, finite, and if `is_widened`, gray as RGB."""
-
-    picture: Picture
-    _placement: Placement | None
-    _is_widened: bool
-    _sample: Sample
-    _on_decode: OnDecode | None
-
-    @property
-    def are_large(self) -> bool:
-        """Whether they should be read in bands, which cannot be placed."""
-        return self.picture.is_large and self._placement is None
-
-    def whole(self, row: EncodedSample) -> NDArray[Any]:
-        """Return all pixels, (H, W, C), and note in their row what they tell of it. Raises `SourceError` for damage."""
-        with PathInErrors(row.key, self._sample.image):
-            pixels = self.picture.pixels_in(self._placement, self._on_decode)
-        pixels = self._checked(pixels)
-        row.shape, row.dtype, row.left_out = pixels.shape, pixels.dtype, row.left_out + self.picture.left_out
-        return pixels
-
-    def walk(self) -> tuple[NDArray[np.uint32], Callable[[], ImageSums]] | None:
-        """Return the entries and the sums of a sound JPEG file, or None if only its pixels can tell."""
-        with PathInErrors(self._sample.key, self._sample.image):
-            found = self.picture.walk(self._on_decode)
-        return None if found is None else (found[0], lambda: found[1])
-
-    def bands(self, sums: list[ImageSums]) -> Iterator[NDArray[Any]]:
-        """Yield the pixels from top to bottom, (h, W, C), and add the sums of each band to `sums`."""
-        for band in self.picture.bands(self._on_decode):
-            checked = self._checked(band)
-            sums.append(ImageSums.of_pixels(checked))
-            yield checked
-
-    def sums(self) -> ImageSums:
-        """Return the sums of all pixels."""
-        sums: list[ImageSums] = []
-        for _ in self.bands(sums):
-            pass
-        return sum(sums, ImageSums())
-
-    def _checked(self, pixels: NDArray[Any]) -> NDArray[Any]:
-        if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
-            resized = ", or numbers too large to be resized" if self._placement is not None else ""
-            message = f"expected finite numbers as pixels, found NaN or infinity{resized}."
-            raise SourceError(Problem(self._sample.key, "pixel-nan", message))
-        return np.repeat(pixels, 3, axis=2) if self._is_widened else pixels
-
-
-class PathInErrors:
-    """Adds the path of a sample's image to errors, unless the key contains it."""
-
-    def __init__(self, key: str, image: Any) -> None:
-        self._key, self._image = key, image
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
-        if not isinstance(error, SourceError) or not isinstance(self._image, str | Path):
-            return
-        path, advice = str(self._image), error.advice
-        is_missing = error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None
-        if path.endswith(self._key) and not is_missing:
-            return
-        if is_missing:
-            advice = "If the images are in another folder, name it with `images`."
-        shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
-        problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
-        raise SourceError(problems, advice) from error
 
 
 class Encoding:
@@ -158,12 +77,12 @@ class Encoding:
     def check_row(self, row: EncodedSample, picture: Picture) -> None:
         """Raise an error if no image of the row's shape and dtype can be kept, and note if its file is not."""
 
-    def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
+    def encode(self, row: EncodedSample, placed: PlacedPicture, *, by_parts: bool) -> None:
         """Set what a row keeps of an image. `by_parts` leaves the pixels of a large one to `write`."""
-        whole = None if by_parts and pixels.are_large else pixels.whole(row)
-        self.check_row(row, pixels.picture)
+        whole = None if by_parts and placed.is_large else placed.whole(row)
+        self.check_row(row, placed.picture)
         if whole is None:
-            row.image = pixels
+            row.image = placed
         else:
             self.encode_whole(row, whole)
 
@@ -329,20 +248,20 @@ class SourceFiles(Encoding):
             if row.dtype != np.uint16:
                 self.jpeg.check_row(row, picture)
 
-    def encode(self, row: EncodedSample, pixels: Pixels, *, by_parts: bool) -> None:
+    def encode(self, row: EncodedSample, placed: PlacedPicture, *, by_parts: bool) -> None:
         """Keep the file of an image, and decode all of its pixels for a full check."""
         from tensorstore_ds.imaging.jpeg import find_entries, find_restarts
 
-        picture, left_out = pixels.picture, row.left_out
+        picture, left_out = placed.picture, row.left_out
         if picture.file is None or not picture.is_storable:
-            super().encode(row, pixels, by_parts=False)
+            super().encode(row, placed, by_parts=False)
             row.entries = find_entries(row.image)
             return
         row.sums, walked = ImageSums, None
-        if self.check == "full" and by_parts and pixels.are_large:
-            row.sums = pixels.sums
-        elif self.check == "full" and (walked := pixels.walk()) is None:
-            row.sums = partial(ImageSums.of_pixels, pixels.whole(row))
+        if self.check == "full" and by_parts and placed.is_large:
+            row.sums = placed.sums
+        elif self.check == "full" and (walked := placed.walk()) is None:
+            row.sums = partial(ImageSums.of_pixels, placed.whole(row))
         row.restarts = find_restarts(picture.file)
         row.entries, row.sums = (find_entries(picture.file), row.sums) if walked is None else walked
         row.image, row.left_out = picture.file, left_out  # a file has what its pixels lack

@@ -28,7 +28,7 @@ from tensorstore_ds.conversion.blocks import (
 )
 from tensorstore_ds.conversion.crops import CropSource
 from tensorstore_ds.conversion.encode import about, encode_sample
-from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, PathInErrors, Raw, SourceFiles, not_kept
+from tensorstore_ds.conversion.encodings import Auto, Encoding, Jpeg, Raw, SourceFiles, not_kept
 from tensorstore_ds.conversion.groups import COLUMN, check_finds, source_group
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions, OnError
 from tensorstore_ds.conversion.plan import ChosenRows, plan_splits
@@ -46,7 +46,7 @@ from tensorstore_ds.format.kinds.base import named, of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.imaging.codecs import quiet_pillow
-from tensorstore_ds.imaging.picture import Picture, is_jpeg, read_header
+from tensorstore_ds.imaging.picture import PathInErrors, Picture, is_jpeg, read_header
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps

@@ -72,7 +72,7 @@ class ArraySpec:
 class EncodedSample:
     """One sample in its stored form. Each kind of field uses its own members.
 
-    `image` contains pixels (H, W, C), the bytes of a file, or the `Pixels` of a large image, later None or a `Spool`.
+    `image` contains pixels (H, W, C), the bytes of a file, or a large image as `PlacedPicture`, then None or a `Spool`.
     `shape` is the stored (H, W, C), `size` the (height, width) before resizing. `sums` reads the pixels of a file for
     the statistics. `restarts` (m,) uint32 are positions after restart markers, and `entries` (m, 3) uint32 as in
     `find_entries`. `objects` are (M, ...) each, or lists of M arrays. `masks` (H, W), `arrays` and `texts` are by

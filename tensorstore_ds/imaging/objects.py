@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem
+from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES
 from tensorstore_ds.format.kinds.objects import FLAGS, LISTS, PI
-from tensorstore_ds.imaging.codecs import bad_image
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
 from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
@@ -77,12 +76,14 @@ def stored_objects(key: str, objects: Objects, *, with_rectangles: bool) -> dict
     if "keypoints" in values:
         keypoints = values["keypoints"]
         if np.isinf(keypoints).any():
-            raise bad_image(key, "annotation", "expected finite coordinates of keypoints, found infinity.")
+            raise SourceError(Problem(key, "annotation", "expected finite coordinates of keypoints, found infinity."))
         values["keypoints"] = np.where(np.isnan(keypoints).any(axis=2, keepdims=True), np.float32(np.nan), keypoints)
     if any(np.isinf(corners).any() for corners in values.get("polygons", ())):
-        raise bad_image(key, "annotation", "expected finite coordinates of polygons, found infinity.")
+        raise SourceError(Problem(key, "annotation", "expected finite coordinates of polygons, found infinity."))
     if any((np.isnan(corners[:, 0]) != np.isnan(corners[:, 1])).any() for corners in values.get("polygons", ())):
-        raise bad_image(key, "annotation", "expected corners with two coordinates in polygons, found one that is NaN.")
+        raise SourceError(
+            Problem(key, "annotation", "expected corners with two coordinates in polygons, found one that is NaN.")
+        )
     return values
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import OptionError
-from tensorstore_ds.imaging.codecs import bad_image
+from tensorstore_ds.errors import OptionError, Problem, SourceError
 
 #: Each character of a number in COCO's compressed form holds 5 bits, and a flag that another character follows.
 _BITS, _MORE, _SIGN = 5, 0x20, 0x10
@@ -85,7 +84,7 @@ def fill_polygons(corners: NDArray[Any], size: tuple[int, int]) -> NDArray[np.bo
     length = sum(float(np.abs(each - np.roll(each, 1, axis=0)).max(axis=1).sum()) for each in polygons)
     if not length < _LONGEST_OUTLINE or not all((np.abs(each) < _FARTHEST).all() for each in polygons):
         message = f"expected polygons of less than {_LONGEST_OUTLINE:,} pixels in all, found {length:,.0f}."
-        raise bad_image("polygons", "annotation", message)
+        raise SourceError(Problem("polygons", "annotation", message))
     rings = [each.reshape(-1).tolist() for each in polygons]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # how it makes arrays
@@ -103,7 +102,7 @@ def mask_of_runs(runs: NDArray[np.uint32], size: tuple[int, int], key: str) -> N
     total = int(runs.sum(dtype=np.uint64))
     if total != height * width:
         message = f"expected runs of {height * width} pixels in all, found {total}."
-        raise bad_image(key, "annotation", message)
+        raise SourceError(Problem(key, "annotation", message))
     values = np.arange(len(runs)) % 2 == 1
     return np.repeat(values, runs).reshape(width, height).T
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds import native
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import ImageSums
 from tensorstore_ds.imaging import Color
 from tensorstore_ds.imaging.codecs import (
@@ -37,7 +38,7 @@ from tensorstore_ds.imaging.jpeg import JPEG, scale_for
 from tensorstore_ds.imaging.placement import Placement
 from tensorstore_ds.imaging.resizing import resize
 from tensorstore_ds.plugins import Plugin
-from tensorstore_ds.regular_files import open_file, read_file
+from tensorstore_ds.regular_files import archive_of, open_file, read_file
 
 #: Images with at least this many bytes of pixels are read in bands.
 LARGE_NBYTES = 64 * 1024**2
@@ -47,6 +48,7 @@ OPENERS = dict.fromkeys((".tif", ".tiff"), Plugin("tensorstore_ds.annex.openers.
 
 _BAND_NBYTES = 8 << 20  # pixels of a decoded image that are copied at a time
 _HEAD_NBYTES = 16
+_SHOWN = 100  # characters of a path in an error
 _CHANNELS = {"gray": 1, "rgb": 3, "rgba": 4}
 
 
@@ -234,6 +236,81 @@ class WholePicture(Picture):
 
     def _as_pixels(self, part: Any) -> NDArray[Any]:
         return part if isinstance(part, np.ndarray) else from_image(part, self._color, self._key)
+
+
+@dataclass(slots=True, repr=False)
+class PlacedPicture:
+    """A sample's picture as a store has its pixels: placed, finite, and if `is_widened`, gray as RGB."""
+
+    picture: Picture
+    _placement: Placement | None
+    _is_widened: bool
+    _key: str
+    _source: Any
+    _on_decode: OnDecode | None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it should be read in bands, which cannot be placed."""
+        return self.picture.is_large and self._placement is None
+
+    def whole(self, row: EncodedSample) -> NDArray[Any]:
+        """Return all pixels, (H, W, C), and note in their row what they tell of it. Raises `SourceError` for damage."""
+        with PathInErrors(self._key, self._source):
+            pixels = self.picture.pixels_in(self._placement, self._on_decode)
+        pixels = self._checked(pixels)
+        row.shape, row.dtype, row.left_out = pixels.shape, pixels.dtype, row.left_out + self.picture.left_out
+        return pixels
+
+    def walk(self) -> tuple[NDArray[np.uint32], Callable[[], ImageSums]] | None:
+        """Return the entries and the sums of a sound JPEG file, or None if only its pixels can tell."""
+        with PathInErrors(self._key, self._source):
+            found = self.picture.walk(self._on_decode)
+        return None if found is None else (found[0], lambda: found[1])
+
+    def bands(self, sums: list[ImageSums]) -> Iterator[NDArray[Any]]:
+        """Yield the pixels from top to bottom, (h, W, C), and add the sums of each band to `sums`."""
+        for band in self.picture.bands(self._on_decode):
+            checked = self._checked(band)
+            sums.append(ImageSums.of_pixels(checked))
+            yield checked
+
+    def sums(self) -> ImageSums:
+        """Return the sums of all pixels."""
+        sums: list[ImageSums] = []
+        for _ in self.bands(sums):
+            pass
+        return sum(sums, ImageSums())
+
+    def _checked(self, pixels: NDArray[Any]) -> NDArray[Any]:
+        if pixels.dtype.kind == "f" and not np.isfinite(pixels).all():
+            resized = ", or numbers too large to be resized" if self._placement is not None else ""
+            message = f"expected finite numbers as pixels, found NaN or infinity{resized}."
+            raise SourceError(Problem(self._key, "pixel-nan", message))
+        return np.repeat(pixels, 3, axis=2) if self._is_widened else pixels
+
+
+class PathInErrors:
+    """Adds the path of a sample's image to errors, unless the key contains it."""
+
+    def __init__(self, key: str, image: Any) -> None:
+        self._key, self._image = key, image
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: type[BaseException] | None, error: BaseException | None, __: object) -> None:
+        if not isinstance(error, SourceError) or not isinstance(self._image, str | Path):
+            return
+        path, advice = str(self._image), error.advice
+        is_missing = error.reason == "unreadable-file" and not os.path.lexists(path) and archive_of(path) is None
+        if path.endswith(self._key) and not is_missing:
+            return
+        if is_missing:
+            advice = "If the images are in another folder, name it with `images`."
+        shown = path if len(path) <= _SHOWN else f"...{path[-_SHOWN:]}"
+        problems = [replace(problem, message=f"{shown}: {problem.message}") for problem in error.problems]
+        raise SourceError(problems, advice) from error
 
 
 def open_picture(
