@@ -1,81 +1,55 @@
-"""The curves of a training run over its epochs, drawn with matplotlib, which an extra installs.
+"""Plots of a training run: curves over the epochs, and the confusion matrix.
 
-pyplot and its figures are not changed. The user's own style (a dark one, one that calls LaTeX) is replaced while a
-picture is drawn, and restored afterwards.
+Each function writes or atomically replaces a PNG file, and returns whether it has drawn it: without matplotlib it draws
+nothing, and the run continues. Class names may be any text. A file that cannot be written is an `OutputError`, shapes
+that do not agree an `OptionError`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from tensorstore_ds.annex.pictures.sheet import (
+    EMPTY,
+    EVAL,
+    FADED,
+    INK,
+    TRAIN,
+    legible,
+    name_ticks,
+    plots_available,
+    sheet,
+)
 from tensorstore_ds.annex.training.history import EpochRecord, best_record
-from tensorstore_ds.durable import replacing
+from tensorstore_ds.errors import OptionError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 #: Epochs of a curve that are marked, at most.
 MARKED_EPOCHS = 40
+#: Cells have their counts written in them up to this many classes.
+COUNTED = 20
+#: Names along an axis, at most.
+NAMED = 50
 #: What metrics are called where there is room for it.
 TITLES = {"f1": "F1", "nme": "normalized mean error", "map": "mAP"}
-#: Colors that the color-blind tell apart (Okabe and Ito, Color Universal Design, 2008): of training, of evaluation.
-TRAIN, EVAL = "#0072b2", "#d55e00"
-INK, FADED = "#1c1f24", "#6b7280"
-_STYLE = {
-    "font.family": "DejaVu Sans",  # matplotlib brings it along
-    "font.size": 10,
-    "text.color": INK,
-    "axes.titlesize": 11,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
-    "axes.titlepad": 10,
-    "axes.edgecolor": FADED,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.axisbelow": True,
-    "xtick.color": FADED,
-    "ytick.color": FADED,
-    "xtick.labelcolor": INK,
-    "ytick.labelcolor": INK,
-    "grid.color": "#d9dce1",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "figure.dpi": 144,
-}
-
-
-@contextmanager
-def sheet(path: str | os.PathLike[str], width: float, height: float) -> Iterator[Figure]:
-    """A white sheet, sized in inches, written to `path` as PNG if the block succeeds."""
-    from matplotlib import style
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    with style.context(["default", _STYLE]):
-        figure = Figure((width, height), layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.12, wspace=0.03)  # type: ignore[union-attr, call-arg]
-        yield figure
-        with replacing(path) as file:
-            FigureCanvasAgg(figure).print_png(file)  # type: ignore[no-untyped-call]
 
 
 def draw_curves(
     records: Sequence[EpochRecord], path: str | os.PathLike[str], *, metric: str, higher_is_better: bool = True
 ) -> bool:
-    """Draw the loss and a metric of every epoch for training and evaluation, and mark the best one, as a PNG file.
+    """Draw the loss and a metric of every epoch for training and evaluation, and mark the best one.
 
     Values that are missing or not finite are left out. Values over more than two decades get a logarithmic scale.
-    Returns whether it has drawn: not without matplotlib. A file that cannot be written is an `OutputError`.
     """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError:
+    if not plots_available():
         return False
     best = best_record(records, metric, higher_is_better=higher_is_better)
     with sheet(path, 10, 4) as figure:
@@ -118,3 +92,61 @@ def _draw_series(axes: Axes, records: Sequence[EpochRecord], name: str) -> None:
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True, min_n_ticks=1))
     axes.legend()
+
+
+def draw_confusion(matrix: NDArray[Any], classes: Sequence[str], path: str | os.PathLike[str]) -> bool:
+    """Draw a confusion matrix of counts (C, C), with a row for each true class.
+
+    Colors show shares of a row, on a scale that makes 1% visible. Up to 20 classes, cells show their counts; beyond 50,
+    only some class names are shown.
+    """
+    matrix = np.asarray(matrix)
+    if matrix.shape != (len(classes), len(classes)) or not len(classes):
+        size = f"({len(classes)}, {len(classes)})"
+        raise OptionError(f"confusion: expected a matrix {size}, a row and a column per class, found {matrix.shape}.")
+    if not plots_available():
+        return False
+    count = len(classes)
+    side = min(max(0.5 * count, 3.0), 10.0)  # inches
+    font_size = 9 if count <= COUNTED else 7
+    step = math.ceil(count / NAMED)
+    longest = max(len(legible(name)[0]) for name in classes[::step])
+    width = longest * font_size * 0.62 / 72  # of the longest name: a character is about 0.62 of its size wide
+    turned = step > 1 or width > 0.8 * side / count
+    with sheet(path, side + width + 1.7, side + (width if turned else font_size / 72) + 0.9) as figure:
+        axes = figure.subplots()
+        _draw_cells(axes, matrix, side / count)
+        for axis in (axes.xaxis, axes.yaxis):
+            name_ticks(axis, range(0, count, step), classes[::step], size=font_size)
+        axes.tick_params("x", labelrotation=90 if turned else 0)
+        axes.tick_params(length=0 if step == 1 else 3)
+        total = int(matrix.sum())
+        axes.set_title(f"{matrix.trace() / total:.1%} of {total:,} right" if total else "no samples")
+        axes.set_xlabel("predicted class")
+        axes.set_ylabel("true class" if matrix.any(1).all() else "true class (gray: no samples)")
+    return True
+
+
+def _draw_cells(axes: Axes, matrix: NDArray[Any], cell: float) -> None:
+    """Colors, their scale, and counts; `cell` is the side of one in inches."""
+    from matplotlib import colormaps
+    from matplotlib.colors import PowerNorm
+
+    sums = matrix.sum(1, keepdims=True)
+    shares = np.divide(matrix, sums, out=np.full(matrix.shape, np.nan), where=sums > 0)
+    # A square root: one percent is a tenth of the scale. On an even scale mistakes cannot be seen.
+    norm = PowerNorm(0.5, 0, 1)
+    image = axes.imshow(shares, cmap=colormaps["Blues"].with_extremes(bad=EMPTY), norm=norm, interpolation="none")
+    beside = axes.inset_axes((1.03, 0, 0.15 / (cell * len(matrix)), 1))
+    bar = axes.figure.colorbar(image, cax=beside, format="{x:.0%}", label="share of the true class")
+    bar.set_ticks([0, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1])
+    bar.outline.set_visible(False)
+    axes.spines[:].set_visible(False)
+    if len(matrix) > COUNTED:
+        return
+    longest = max(len(str(count)) for count in matrix.flat)
+    size = min(10.0, 72 * cell * 0.9 / (0.64 * longest))  # a digit is 0.64 of its size wide
+    for (row, column), count in np.ndenumerate(matrix):
+        dark = bool(norm(shares[row, column]) > 0.55)
+        color = "white" if dark else INK if count else FADED
+        axes.text(column, row, str(count), ha="center", va="center", fontsize=size, color=color)

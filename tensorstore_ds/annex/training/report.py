@@ -33,7 +33,7 @@ from tensorstore_ds.annex.training.history import (
     plain,
 )
 from tensorstore_ds.annex.training.options import DetectorOptions, ModelOptions
-from tensorstore_ds.annex.training.plots import draw_curves
+from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves
 from tensorstore_ds.annex.training.process import Tally
 from tensorstore_ds.annex.training.run import Run
 from tensorstore_ds.annex.training.tasks import Detection, MultiLabel, Task
@@ -149,7 +149,7 @@ class Reports:
             self.run.save_best(record, evaluation)
         self.listeners.epoch(record)
         if time.monotonic() - self._drawn > DRAW:
-            _draw(self.run.out, records, task)
+            _draw(self.run.out, records, task, {})
             self._drawn = time.monotonic()
 
     def finish(self) -> TrainReport | None:
@@ -174,7 +174,7 @@ class Reports:
             facts=_facts(run),
             classes=_by_class(task, sums),
             keypoints=_by_keypoint(task, sums),
-            pictures=_draw(run.out, records, task),
+            pictures=_draw(run.out, records, task, sums),
         )
         slowed = _SLOWED.get(run.loader.stats().cause, "")
         if slowed and seconds >= LONG:
@@ -195,11 +195,14 @@ def write_report(folder: Path, data: Mapping[str, Any]) -> Path:
     return path
 
 
-def _draw(folder: Path, records: Sequence[EpochRecord], task: Task) -> list[str]:
-    """Draw the curves of a run; returns the names of the files."""
+def _draw(folder: Path, records: Sequence[EpochRecord], task: Task, sums: Mapping[str, Tensor]) -> list[str]:
+    """Draw the curves of a run and the plots of an evaluation's `sums`; returns the file names."""
     name = "curves.png"
-    is_drawn = draw_curves(records, folder / name, metric=task.metric, higher_is_better=task.higher_is_better)
-    return [name] if is_drawn else []
+    drawn = {name: draw_curves(records, folder / name, metric=task.metric, higher_is_better=task.higher_is_better)}
+    if "confusion" in sums:
+        name = "confusion.png"
+        drawn[name] = draw_confusion(sums["confusion"].numpy(), task.classes, folder / name)
+    return [name for name, done in drawn.items() if done]
 
 
 def _notes(run: Run) -> Iterator[str]:

@@ -54,7 +54,7 @@ def train(
     ['best.pt', 'last.pt']
 
     The folder `out` will contain `last.pt`, the state to resume from; `best.pt`, the model of the best epoch;
-    `history.jsonl` and `report.json`; with matplotlib, `curves.png`.
+    `history.jsonl` and `report.json`; with matplotlib, `curves.png` and `confusion.png`.
 
     Under torchrun, each process is a rank. Samples are divided among the ranks, gradients are averaged, and the first
     rank writes the files.
