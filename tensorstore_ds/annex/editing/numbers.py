@@ -15,62 +15,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-#: A number, or a column (n,) of any numeric dtype; of dtype object, it has whole numbers that exceed 64 bits.
+#: A number, or a column (n,) of any numeric dtype; of dtype object, it has whole numbers.
 Value = int | float | NDArray[Any]
 
-_FLOAT64_EXACT = 2**53  # up to here, all whole numbers are float64 values
 _LARGEST = 2**1024  # the end of float64
 
 
 def compare(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> NDArray[np.bool_]:
     """Apply ``==``, ``<`` and so on to each row; (n,), or () for two numbers."""
-    left, right = _plain(left), _plain(right)
     left, right = _rounded_to(left, right), _rounded_to(right, left)
-    if _is_whole(left) != _is_whole(right):
-        whole = left if _is_whole(left) else right
-        least, most = _ends(whole)
-        kind = np.float64 if max(-least, most) <= _FLOAT64_EXACT else object  # Python compares exactly
-        left, right = np.asarray(left, kind), np.asarray(right, kind)
     with np.errstate(invalid="ignore"):  # a comparison with NaN is false, except !=
-        return np.asarray(operation(left, right), np.bool_)
+        return np.asarray(operation(_exact(left), _exact(right)), np.bool_)
 
 
 def calculate(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
     """Apply ``+``, ``-``, ``*`` or ``/``; raises OverflowError beyond the range of float64."""
-    left, right = _plain(left), _plain(right)
+    result: Value
     if operation is operator.truediv or not (_is_whole(left) and _is_whole(right)):
         with np.errstate(all="ignore"):
-            result: Value = operation(_float64(left), _float64(right))
+            result = operation(_float64(left), _float64(right))
             return result
-    ends = [operation(a, b) for a in _ends(left) for b in _ends(right)]
-    if max(map(abs, ends)) >= _LARGEST:
+    result = operation(_exact(left), _exact(right))
+    if np.max(np.abs(result)) >= _LARGEST:
         raise OverflowError
-    if isinstance(left, int) and isinstance(right, int):
-        return int(ends[0])
-    limits, ends = np.iinfo(np.int64), [*ends, *_ends(left), *_ends(right)]
-    kind = np.int64 if limits.min <= min(ends) and max(ends) <= limits.max else object
-    calculated: Value = operation(np.asarray(left, kind), np.asarray(right, kind))
-    return calculated
+    return result
 
 
 def negative(value: Value) -> Value:
     """Apply unary ``-`` to each row."""
-    value = _plain(value)
     return calculate(operator.sub, 0, value) if _is_whole(value) else -value
 
 
-def _plain(value: Value) -> Value:
-    """A column of numbers, converted from bool, or a Python number."""
-    if not isinstance(value, np.ndarray):
-        return value
-    if value.ndim == 0:
-        number: Value = value.item()
-        return number
-    return value.astype(np.int8) if value.dtype == np.bool_ else value
+def _exact(value: Value) -> NDArray[Any]:
+    """The same as Python's numbers, which have no limits and are compared exactly."""
+    return np.asarray(value).astype(object)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) or (not isinstance(value, float) and value.dtype.kind in "uiO")
+def _is_whole(value: Value) -> bool:
+    return value.dtype.kind in "buiO" if isinstance(value, np.ndarray) else isinstance(value, int)
 
 
 def _rounded_to(number: Value, column: Value) -> Any:
@@ -83,11 +65,6 @@ def _rounded_to(number: Value, column: Value) -> Any:
             return rounded if np.isfinite(rounded) else np.float64(number)
     except OverflowError:
         return number
-
-
-def _ends(value: Value) -> tuple[int, int]:
-    """Minimum and maximum of whole numbers."""
-    return (int(value.min()), int(value.max())) if isinstance(value, np.ndarray) else (int(value), int(value))
 
 
 def _float64(value: Value) -> Any:
