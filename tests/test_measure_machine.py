@@ -11,7 +11,7 @@ import tensorstore_ds as tsds
 from cold_stores import linux
 from stores import store_of
 from tensorstore_ds.annex.measuring import measure_machine as module
-from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_gathers, measure_storage
+from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_storage
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
 
@@ -27,8 +27,6 @@ def test_the_cores_of_this_process():
     assert 0 < found.allowed <= found.machine == os.cpu_count()
     assert found.measured > 0
     assert measure_cores(1, seconds=0.01).allowed == 1
-    gathers = measure_gathers(seconds=0.01)
-    assert min(gathers.whole, gathers.rows) > 0
 
 
 # --- storage and memory -----------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from tensorstore_ds.annex.measuring.diagnosis_results import (
     Copies,
     Cores,
     Decoding,
-    Gathers,
     Measured,
     Memory,
     ModelRun,
@@ -40,7 +39,6 @@ def measured(**changes):
         cores=Cores(8, 8.0, "", 7.8),
         memory=Memory(9 * GB, 20 * GB, "machine", 1.0),
         storage=Storage(1.5 * GB, GB),
-        gathers=Gathers(10.0 * GB, 9.0 * GB),
         first_epoch=run(58000.0),
         current=run(),
         runs=(run(30000.0, num_threads=1), run(59000.0, num_threads=8)),
@@ -58,7 +56,6 @@ def codes(m):
 
 
 FASTER = {"threads": 64, "fewer_threads": 2, "fewer_rate": 5000.0}
-UNEVEN = {"gathers": Gathers(10.0 * GB, 2.0 * GB)}
 SLOW = TransformRun(without=60000.0, one=400.0, several=1500.0, threads=4, gil_wait=0.0001)
 HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, gil_wait=0.006)
 COPIES = Copies(19_000_000, 0.001, 0.004)
@@ -76,9 +73,6 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(), ["gather-bound"]),
         (trained(), ["model-bound"]),
         (trained(500.0, 300.0, 0.4), ["gather-bound"]),
-        (measured(**UNEVEN), ["slow-copies", "gather-bound"]),
-        (trained(**UNEVEN), ["model-bound"]),  # slow, and quick enough
-        (measured(gathers=Gathers(10.0 * GB, 6.5 * GB)), ["gather-bound"]),
         (trained(500.0, 300.0, 0.01), ["model-bound"]),  # slower, but not for want of batches
         (trained(500.0, 300.0, 0.01, disturbance=1.5), ["training-disturbed"]),
         (trained(500.0, 480.0, 0.01, disturbance=1.5), ["model-bound"]),  # it could be, and is not
@@ -101,7 +95,6 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(transform=dataclasses.replace(SLOW, several=59000.0)), ["gather-bound"]),  # it takes no time
         (trained(transform=HELD), ["model-bound"]),
         (measured(layout="zarr"), ["compressed"]),
-        (measured(layout="zarr", **UNEVEN), ["compressed"]),
         (measured(**DECODED), ["decode-bound"]),
         (measured(**DECODED, current=run(busy=7.5), runs=()), ["decode-bound", "cores-limited"]),
         (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
@@ -167,9 +160,6 @@ def test_what_is_said():
         "again, at most 10,000 samples/s in order."
     )
     assert found[0].evidence["most_rate"] == 10000
-    (slow, _) = judge(measured(**UNEVEN))
-    assert slow.line == "Rows are copied at 2.0 GB/s, and as much in one piece at 10.0 GB/s."
-    assert "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM" in slow.change
 
 
 def anything_of(kind, **fields):
@@ -198,7 +188,6 @@ anything = anything_of(
     cores=anything_of(Cores, allowed=st.floats(0.1, 256), measured=st.floats(0.1, 256)),
     memory=anything_of(Memory, nbytes=st.integers(1, 2**50), limit=st.integers(1, 2**50), resident=st.none() | shares),
     storage=anything_of(Storage),
-    gathers=anything_of(Gathers),
     first_epoch=runs,
     current=runs,
     runs=st.lists(runs, max_size=4).map(tuple),
@@ -216,7 +205,7 @@ def test_any_numbers_come_to_a_verdict_and_to_settings(m):
     verdicts = judge(m)
     told = [verdict.code for verdict in verdicts]
     beside = {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small", "too-many-torch-threads"}
-    assert set(told) - beside - {"slow-copies"}
+    assert set(told) - beside
     assert len(set(told)) == len(told)
     for verdict in verdicts:
         assert verdict.line and verdict.change and "\n" not in verdict.line + verdict.change

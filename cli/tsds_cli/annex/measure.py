@@ -368,6 +368,4 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
     room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
     rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))
-    whole = f"in one piece {words.size(m.gathers.whole)}/s"
-    rows.append(("copies of rows", f"{words.size(m.gathers.rows)}/s", whole))
     return rows

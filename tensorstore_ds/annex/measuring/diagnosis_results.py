@@ -53,14 +53,6 @@ class Cores:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathers:
-    """Speed of copies in memory by one thread, in bytes per second. Each is the fastest of several rounds."""
-
-    whole: float  #: copy of many adjacent rows
-    rows: float  #: copy of as many random rows
-
-
-@dataclass(frozen=True, slots=True)
 class Memory:
     """Memory that the samples need, and the memory that is available."""
 
@@ -160,7 +152,6 @@ class Measured:
     cores: Cores  #: processor cores
     memory: Memory  #: memory that the samples need
     storage: Storage  #: speed of the disk
-    gathers: Gathers  #: speed of copies in memory
     first_epoch: Run  #: the loader from its start, whether the store is in memory or not; at most one epoch
     current: Run  #: the loader alone with the current settings, with rows in memory
     runs: tuple[Run, ...]  #: the loader alone with other settings, with rows in memory

@@ -15,12 +15,7 @@ from tensorstore_ds.annex.measuring import measure_loading as loading, measure_t
 from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
 from tensorstore_ds.annex.measuring.diagnosis_results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.annex.measuring.measure import in_turns
-from tensorstore_ds.annex.measuring.measure_machine import (
-    measure_cores,
-    measure_gathers,
-    measure_memory,
-    measure_storage,
-)
+from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_memory, measure_storage
 from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
 from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
@@ -33,7 +28,7 @@ from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
-STORAGE, FIRST_EPOCH, WARM, CORES, GATHERS, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.02, 0.1, 0.05
+STORAGE, FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
 SWEEP, WORK, TOGETHER, DISTURBED, COMPARED = 0.2, 0.1, 0.08, 0.04, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
@@ -117,7 +112,6 @@ class Examination:
         if len(rows) < len(dataset):
             self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
         cores = measure_cores(self._options.cores, seconds=CORES * seconds)
-        gathers = measure_gathers(seconds=GATHERS * seconds)
         model, together, copies, disturbance = self._model(), None, None, 1.0
         if self._student is not None:
             self._progress("model and loader together")
@@ -142,7 +136,6 @@ class Examination:
             cores=cores,
             memory=memory,
             storage=storage,
-            gathers=gathers,
             first_epoch=first_epoch,
             current=current,
             runs=tuple(runs),

@@ -11,15 +11,11 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import IO
 
-import numpy as np
-
-from tensorstore_ds.annex.measuring.diagnosis_results import Cores, Gathers, Memory, Storage
+from tensorstore_ds.annex.measuring.diagnosis_results import Cores, Memory, Storage
 from tensorstore_ds.machine import core_limits
 from tensorstore_ds.page_cache.residency import data_files, requirement, residency_of, total_residency
-from tensorstore_ds.reading.columns import aligned_empty
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import start_of
 
@@ -30,9 +26,6 @@ _TURNS = 3
 MOST_NBYTES, STEP_NBYTES = 512 * 1024**2, 8 * 1024**2
 #: Files that are smaller are left out, and a store of less than this much: a single request takes a time of its own.
 LEAST_NBYTES, LEAST_TOTAL = 1024**2, 8 * 1024**2
-#: Rows that are gathered to see how quick copies are: their size, how many there are, and how many are taken. The C
-#: library copies rows of this size in another way than all of them in one piece.
-ROW_NBYTES, ROWS, TAKEN = 64 * 1024, 512, 128
 
 
 def measure_cores(limit: int | None, *, seconds: float) -> Cores:
@@ -63,28 +56,6 @@ def _hash(seconds: float) -> float:
         hashlib.sha256(_BLOCK)
         blocks += 1
     return blocks / (time.perf_counter() - began)
-
-
-def measure_gathers(*, seconds: float) -> Gathers:
-    """Copy random rows, and as many in one piece, into an array. The best turn counts: other load only slows copies."""
-    source = aligned_empty((ROWS, ROW_NBYTES), np.uint8)
-    source.fill(1)
-    out = aligned_empty((TAKEN, ROW_NBYTES), np.uint8)
-    out.fill(1)
-    rng, best, began = np.random.default_rng(0), [float("inf")] * 2, time.perf_counter()
-    turns = 0
-    while turns < _TURNS or time.perf_counter() - began < seconds:
-        turns += 1
-        rows, first = rng.permutation(ROWS)[:TAKEN], int(rng.integers(ROWS - TAKEN))
-        copies = (
-            partial(np.copyto, out, source[first : first + TAKEN]),
-            partial(np.take, source, rows, axis=0, out=out, mode="clip"),
-        )
-        for i, copy in enumerate(copies):
-            start = time.perf_counter()
-            copy()
-            best[i] = min(best[i], time.perf_counter() - start)
-    return Gathers(*(out.nbytes / took for took in best))
 
 
 def measure_memory(store: Store, columns: Sequence[tuple[str, str]], limit: int | None) -> Memory:

@@ -23,8 +23,6 @@ HELD_SHARE, HELD_LEAST, HELD_MOST = 0.25, 0.0002, 0.002
 #: Shares: of the cores, from which on they are busy; of a step, that a copy may take beside it; of the cores, that
 #: loading may take from a model on the same ones.
 BUSY, COPYING, SHARED = 0.75, 0.8, 0.2
-#: Copies of rows are slow below this share of what they could be.
-COPIED = 0.6
 
 
 def judge(m: Measured) -> tuple[Verdict, ...]:
@@ -33,7 +31,7 @@ def judge(m: Measured) -> tuple[Verdict, ...]:
     Either the model is the limit, or training waits for the loader; in the second case, the kind of the store and the
     work of its threads always lead to a verdict.
     """
-    causes = (storage_and_memory, model, store_and_threads, copies, slow_copies, processors, batch_size)
+    causes = (storage_and_memory, model, store_and_threads, copies, processors, batch_size)
     return tuple(verdict for cause in causes for verdict in cause(m))
 
 
@@ -197,18 +195,6 @@ def copies(m: Measured) -> Iterator[Verdict]:
         )
         evidence = {"pageable": c.pageable, "pinned": c.pinned}
         yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
-
-
-def slow_copies(m: Measured) -> Iterator[Verdict]:
-    """Verdict for a C library that copies rows more slowly than one large piece, to any destination."""
-    g = m.gathers
-    if _only_copies(m) and g.rows < COPIED * g.whole:
-        line = f"Rows are copied at {size(g.rows)}/s, and as much in one piece at {size(g.whole)}/s."
-        change = (
-            "The C library's way to copy may not suit this processor: with glibc on x86-64, try "
-            "GLIBC_TUNABLES=glibc.cpu.hwcaps=-ERMS,-FSRM in the environment of Python."
-        )
-        yield Verdict("slow-copies", line, change, {"whole": g.whole, "rows": g.rows})
 
 
 def processors(m: Measured) -> Iterator[Verdict]:
