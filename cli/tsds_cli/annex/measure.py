@@ -363,8 +363,6 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
         pinned, pageable = words.duration(m.copies.pinned), words.duration(m.copies.pageable)
         times = f"{pinned} from pinned memory, {pageable} from pageable"
         rows.append(("a copy to the device", words.size(m.copies.nbytes), times))
-    if m.storage.rate is not None:
-        rows.append(("the storage", f"{words.size(m.storage.rate)}/s", "in order, past the page cache"))
     room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
     rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))

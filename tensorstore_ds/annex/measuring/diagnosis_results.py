@@ -69,15 +69,6 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
-    """Speed of sequential reads from the disk of the store, without the page cache."""
-
-    rate: float | None  #: bytes per second; None if not measured
-    nbytes: int = 0  #: bytes that were read to measure it
-    reason: str = ""  #: why it was not measured
-
-
-@dataclass(frozen=True, slots=True)
 class Run:
     """Measurement of a loader, alone or with a model."""
 
@@ -151,7 +142,6 @@ class Measured:
     sample_nbytes: float  #: stored bytes per sample, on average
     cores: Cores  #: processor cores
     memory: Memory  #: memory that the samples need
-    storage: Storage  #: speed of the disk
     first_epoch: Run  #: the loader from its start, whether the store is in memory or not; at most one epoch
     current: Run  #: the loader alone with the current settings, with rows in memory
     runs: tuple[Run, ...]  #: the loader alone with other settings, with rows in memory

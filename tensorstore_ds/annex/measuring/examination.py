@@ -15,7 +15,7 @@ from tensorstore_ds.annex.measuring import measure_loading as loading, measure_t
 from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
 from tensorstore_ds.annex.measuring.diagnosis_results import Measured, ModelRun, Run, Settings
 from tensorstore_ds.annex.measuring.measure import in_turns
-from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_memory, measure_storage
+from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_memory
 from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
 from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
@@ -28,7 +28,7 @@ from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
-STORAGE, FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.04, 0.08, 0.1, 0.03, 0.1, 0.05
+FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.08, 0.1, 0.03, 0.1, 0.05
 SWEEP, WORK, TOGETHER, DISTURBED, COMPARED = 0.2, 0.1, 0.08, 0.04, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
@@ -100,11 +100,8 @@ class Examination:
         """Measure everything that verdicts need, except the settings to use."""
         dataset, seconds = self._dataset, self._options.seconds
         columns = [(dataset.split_name, field) for field in dataset.fields]
-        self._progress("the storage")
         memory = measure_memory(self._store, columns, self._options.memory)
         self._note("how much was in memory", memory.reason)
-        storage = measure_storage(self._store, columns, seconds=STORAGE * seconds)
-        self._note("storage", storage.reason)
         self._progress("the loader, as the store was found")
         first_epoch = self._first_epoch()
         self._progress("bringing the store into memory")
@@ -135,7 +132,6 @@ class Examination:
             sample_nbytes=memory.nbytes / len(dataset.split),
             cores=cores,
             memory=memory,
-            storage=storage,
             first_epoch=first_epoch,
             current=current,
             runs=tuple(runs),

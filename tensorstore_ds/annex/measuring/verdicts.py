@@ -74,19 +74,14 @@ def storage_and_memory(m: Measured) -> Iterator[Verdict]:
             change = "Read it in order: tsds warm before training, or tsds.page_cache.warm_in_background(store)."
         line += "" if memory.resident is None else f" ({percent(memory.resident)} of it was there)"
         line += f": {rate(first.rate)} are loaded in the first epoch, and {rate(m.current.rate)} from memory."
-        rates = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate, "storage_rate": m.storage.rate or 0.0}
+        rates = {"first_epoch_rate": first.rate, "memory_rate": m.current.rate}
         yield Verdict("storage-bound", line, change, rates | {"major_faults": float(first.major_faults or 0)})
     if not memory.fits:
         limit = f"{size(memory.limit)} ({memory.limited_by})"
         line = (
-            f"An epoch takes {size(memory.nbytes)}, this process may use {limit}: every epoch reads from storage again"
+            f"An epoch takes {size(memory.nbytes)}, this process may use {limit}: every epoch reads from storage again."
         )
-        evidence = {"nbytes": float(memory.nbytes), "limit": float(memory.limit)}
-        if m.storage.rate:
-            most = m.storage.rate / m.sample_nbytes
-            line += f", at most {rate(most)} in order"
-            evidence |= {"storage_rate": m.storage.rate, "most_rate": most}
-        yield Verdict("does-not-fit", f"{line}.", smaller, evidence)
+        yield Verdict("does-not-fit", line, smaller, {"nbytes": float(memory.nbytes), "limit": float(memory.limit)})
 
 
 def model(m: Measured) -> Iterator[Verdict]:
