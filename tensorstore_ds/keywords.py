@@ -59,8 +59,6 @@ class DiagnoseKeywords(TypedDict, total=False):
     device: str | None
     num_threads: int | None
     prefetch_factor: int | None
-    pin_memory: bool | None
-    cores: int | None
     memory: int | None
 
 

@@ -45,7 +45,6 @@ def test_what_is_printed(path: Path) -> None:
     assert after[0] == f"  dataset = tsds.StoreDataset({str(path)!r}, 'train')"
     assert after[1].startswith("  loader = tsds.DataLoader(dataset, batch_size=8, shuffle=True")
     assert "not measured, or only in part" in lines
-    assert "  copies to a device: there is none to copy to, batches stay on the cpu" in lines
 
 
 def test_loading_alone_and_json(path: Path) -> None:

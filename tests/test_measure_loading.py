@@ -129,9 +129,9 @@ def test_batches_that_are_ready_together_are_counted_together(path, monkeypatch)
 
 
 def test_settings_reach_the_loader(path):
-    settings = Settings(num_threads=3, prefetch_factor=5, pin_memory=False, block_rows=4, window_blocks=2)
+    settings = Settings(num_threads=3, prefetch_factor=5, block_rows=4, window_blocks=2)
     loader = loader_of(StoreDataset(path), settings, 10)
-    assert (loader.num_threads, loader._prefetch, loader.pin_memory) == (3, 5, False)
+    assert (loader.num_threads, loader._prefetch) == (3, 5)
     assert isinstance(loader._ranked_sampler, tsds.BlockShuffleSampler) and loader._ranked_sampler.window_rows == 8
     workers = loader_of(StoreDataset(path), Settings(num_workers=1), batch_size=10)
     assert sum(len(batch["label"]) for batch in workers) == ROWS

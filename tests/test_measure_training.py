@@ -9,14 +9,10 @@ import pytest
 import torch
 
 from stores import store_of
-from tensorstore_ds.annex.measuring.diagnosis_results import Settings
-from tensorstore_ds.annex.measuring.measure_loading import loader_of
 from tensorstore_ds.annex.measuring.measure_training import (
     Student,
     fitting_batch,
-    measure_copies,
     model_alone,
-    nbytes_of,
 )
 from tensorstore_ds.loading.dataset import StoreDataset
 
@@ -92,17 +88,3 @@ def test_the_model_alone(path):
     assert found.seconds == pytest.approx(6 / found.rate)
     assert all(batch is seen[0][0] and rows == list(range(6)) for batch, rows, _ in seen)
     assert [epoch for *_, epoch in seen[:3]] == [0, 1, 2]
-
-
-@pytest.mark.gpu
-def test_copies_to_a_gpu(cold):
-    device = torch.device("cuda", 0)
-    student = Student("sum", lambda batch: batch["image"].float().sum())
-    found = measure_copies(StoreDataset(cold.path), student, 40, device, seconds=1)
-    assert found.nbytes == 40 * (256 * 256 * 3 + 8)
-    assert min(found.pinned, found.pageable) > 0
-    assert measure_copies(StoreDataset(cold.path), None, 40, device, seconds=1).nbytes == found.nbytes
-
-
-def test_bytes_of_a_batch(path):
-    assert nbytes_of(next(iter(loader_of(StoreDataset(path), Settings(), 3)))) == 24 + 3 * 144

@@ -9,7 +9,6 @@ from hypothesis import given, strategies as st
 
 from tensorstore_ds.annex.measuring.diagnosis import recommend
 from tensorstore_ds.annex.measuring.diagnosis_results import (
-    Copies,
     Cores,
     Decoding,
     Measured,
@@ -56,7 +55,6 @@ def codes(m):
 FASTER = {"threads": 64, "fewer_threads": 2, "fewer_rate": 5000.0}
 SLOW = TransformRun(without=60000.0, one=400.0, several=1500.0, threads=4, gil_wait=0.0001)
 HELD = TransformRun(without=60000.0, one=400.0, several=380.0, threads=4, gil_wait=0.006)
-COPIES = Copies(19_000_000, 0.001, 0.004)
 UNKNOWN = Memory(9, 20, "machine", None)
 LIMITED = Cores(64, 2.0, "/sys/fs/cgroup", 2.0)
 HANDED_OVER = dataclasses.replace(run(300.0, wait=0.4), cause="handover")
@@ -98,12 +96,7 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
         (measured(wanted=Settings(num_threads=8), gain=1.1), ["gather-bound"]),
         (measured(wanted=Settings(num_workers=8), gain=5.0), ["gather-bound"]),
-        (
-            trained(9000.0, 0, device="cuda", together=run(5000.0, copy=0.024), copies=COPIES),
-            ["copy-bound", "gather-bound"],
-        ),
-        (trained(device="cuda", current=run(pin_memory=False), copies=COPIES), ["model-bound", "pageable-copies"]),
-        (trained(device="cuda", copies=COPIES), ["model-bound"]),
+        (trained(9000.0, 0, device="cuda", together=run(5000.0, copy=0.024)), ["copy-bound", "gather-bound"]),
         (trained(500.0, 300.0, 0.4, **DECODED, cores=LIMITED), ["decode-bound", "cores-limited"]),
         (trained(together=run(420.0, wait=0.01, gather=0.9)), ["model-bound", "cores-limited"]),
         (trained(model=ModelRun("tiny", 128, 500.0, 512, 900.0)), ["model-bound", "batch-too-small"]),
@@ -172,7 +165,6 @@ some = st.builds(
     num_threads=st.none() | st.integers(1, 64),
     prefetch_factor=st.none() | st.integers(1, 9),
     num_workers=st.integers(0, 9),
-    pin_memory=st.none() | st.booleans(),
 )
 causes = st.sampled_from(["loading", "handover", "script", "training"])
 runs = anything_of(Run, settings=some, wait=shares, busy=st.floats(0, 64), copy=st.floats(0, 100), cause=causes)
@@ -188,7 +180,6 @@ anything = anything_of(
     runs=st.lists(runs, max_size=4).map(tuple),
     model=st.none() | anything_of(ModelRun),
     together=st.none() | runs,
-    copies=st.none() | anything_of(Copies),
     transform=st.none() | anything_of(TransformRun, gil_wait=shares),
     decoding=st.none() | anything_of(Decoding, read=st.floats(0, 9), decode=st.floats(0, 9)),
     disturbance=st.floats(0.1, 9),
@@ -199,7 +190,7 @@ anything = anything_of(
 def test_any_numbers_come_to_a_verdict_and_to_settings(m):
     verdicts = judge(m)
     told = [verdict.code for verdict in verdicts]
-    beside = {"does-not-fit", "storage-bound", "pageable-copies", "batch-too-small", "too-many-torch-threads"}
+    beside = {"does-not-fit", "storage-bound", "batch-too-small", "too-many-torch-threads"}
     assert set(told) - beside
     assert len(set(told)) == len(told)
     for verdict in verdicts:

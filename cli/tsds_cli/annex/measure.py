@@ -359,10 +359,8 @@ def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
         beside = f"small operations take {m.disturbance:.2f}x the time"
         waits = f"waits {100 * m.together.wait:.1f} % of the time; {beside}"
         rows.append(("both together", words.rate(m.together.rate), waits))
-    if m.copies is not None:
-        pinned, pageable = words.duration(m.copies.pinned), words.duration(m.copies.pageable)
-        times = f"{pinned} from pinned memory, {pageable} from pageable"
-        rows.append(("a copy to the device", words.size(m.copies.nbytes), times))
+    if (m.together or m.current).copy:
+        rows.append(("the copy of a batch to the device", words.duration((m.together or m.current).copy), ""))
     room = f"limit: {words.size(m.memory.limit)}, {'they fit' if m.memory.fits else 'they do not fit'}"
     rows.append(("the samples", words.size(m.memory.nbytes), room))
     rows.append(("cores", f"{m.cores.allowed:g}", f"of {m.cores.machine}; effective cores: {m.cores.measured:.1f}"))

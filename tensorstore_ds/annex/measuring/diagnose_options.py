@@ -59,19 +59,6 @@ class DiagnoseOptions:
         shown="2, as in the loader",
         group="Current loader",
     )
-    pin_memory: bool | None = option(
-        "Whether the loader that you use now has pin_memory.",
-        default=None,
-        shown="as in the loader",
-        group="Current loader",
-    )
-    cores: int | None = option(
-        "Number of cores available to training.",
-        default=None,
-        at_least=1,
-        shown="the cores available to this process",
-        group="Machine",
-    )
     memory: int | None = option(
         "Memory available to training. The diagnosis reports whether an epoch fits into it.",
         default=None,

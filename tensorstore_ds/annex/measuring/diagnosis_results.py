@@ -17,7 +17,6 @@ class Settings:
     num_threads: int | None = None
     prefetch_factor: int | None = None
     num_workers: int = 0
-    pin_memory: bool | None = None
     residency: Residency = "page-cache"
     block_rows: int = 0  #: ``block_rows`` of a `BlockShuffleSampler`; 0 for a full shuffle
     window_blocks: int = 0  #: ``window_blocks`` of the `BlockShuffleSampler`
@@ -28,7 +27,7 @@ class Settings:
         >>> Settings(num_threads=4, block_rows=64).arguments()
         {'num_threads': 4}
         """
-        fields = dataclasses.fields(self)[:5]
+        fields = dataclasses.fields(self)[:4]
         changed = {f.name: getattr(self, f.name) for f in fields if getattr(self, f.name) != f.default}
         if self.num_workers:
             changed["persistent_workers"] = True  # or each epoch would start them anew
@@ -105,15 +104,6 @@ class ModelRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Copies:
-    """Seconds to copy one batch to a GPU, including the wait for its end."""
-
-    nbytes: int  #: bytes of the batch
-    pinned: float  #: seconds from pinned memory
-    pageable: float  #: seconds from pageable memory
-
-
-@dataclass(frozen=True, slots=True)
 class TransformRun:
     """Effect of the transform of a data set on the speed of the loader."""
 
@@ -147,7 +137,6 @@ class Measured:
     runs: tuple[Run, ...]  #: the loader alone with other settings, with rows in memory
     model: ModelRun | None = None  #: the model alone; None if no model trains
     together: Run | None = None  #: model and loader with the current settings; None if no model trains
-    copies: Copies | None = None  #: copies to the GPU; None without a GPU
     transform: TransformRun | None = None  #: effect of the transform; None if the data set has none
     decoding: Decoding | None = None  #: time to read and decode images; None if images are stored as pixels
     wanted: Settings | None = None  #: settings that are better than the current ones; None if there are none

@@ -59,7 +59,7 @@ class Examination:
         self._options = options
         self._device = device
         self._progress = progress
-        self._used = Settings(options.num_threads, options.prefetch_factor, pin_memory=options.pin_memory)
+        self._used = Settings(options.num_threads, options.prefetch_factor)
         self._load_batch = self._step_batch = self.batch_size
         self._student = self._choose_student(dataset, step)
         if self._student is not None and self._student.fields is not None:
@@ -108,8 +108,8 @@ class Examination:
         self._rows = rows = loading.warmed(self._store, dataset, memory, seconds=WARM * seconds)
         if len(rows) < len(dataset):
             self._note("all samples from memory", f"{len(rows):,} of {len(dataset):,} were brought there")
-        cores = measure_cores(self._options.cores, seconds=CORES * seconds)
-        model, together, copies, disturbance = self._model(), None, None, 1.0
+        cores = measure_cores(seconds=CORES * seconds)
+        model, together, disturbance = self._model(), None, 1.0
         if self._student is not None:
             self._progress("model and loader together")
             together = loading.median(self._in_turns([self._used], TOGETHER, self._student)[self._used])
@@ -120,11 +120,6 @@ class Examination:
         current, *runs = map(loading.median, self._in_turns(self._candidates(cores.threads), SWEEP, None).values())
         self._progress("what its threads do")
         seconds *= WORK
-        if self._device.type == "cuda":
-            size = self._step_batch if self._student is not None else self._load_batch
-            copies = training.measure_copies(rows, self._student, size, self._device, seconds=seconds)
-        else:
-            self._note("copies to a device", f"there is none to copy to, batches stay on the {self._device}")
         return Measured(
             device=self._device.type,
             layout=self._store.layout,
@@ -137,7 +132,6 @@ class Examination:
             runs=tuple(runs),
             model=model,
             together=together,
-            copies=copies,
             transform=loading.measure_transform(rows, self._load_batch, cores.threads, seconds=seconds),
             decoding=loading.measure_decoding(rows, seconds=seconds / 2),
             disturbance=disturbance,
@@ -194,8 +188,6 @@ class Examination:
         threads = [n for n in sorted({1, 2, 4, 8, cores}) if n <= max(4, 2 * cores)]
         candidates = [used, *(replace(used, num_threads=n) for n in threads)]
         candidates += [replace(used, num_threads=max(2, min(8, cores)), prefetch_factor=n) for n in (1, 4)]
-        if used.pin_memory is False and self._device.type == "cuda":
-            candidates.append(replace(used, pin_memory=None))
         if rows.transform is not None and workers > 1:  # one that holds the GIL may want processes
             method = multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
             if method == "fork":

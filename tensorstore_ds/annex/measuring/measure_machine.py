@@ -19,10 +19,9 @@ _BLOCK = bytes(1024**2)
 _TURNS = 3
 
 
-def measure_cores(limit: int | None, *, seconds: float) -> Cores:
-    """Number of cores, and the work that they do, by hashing; `limit` replaces the system's limit."""
-    machine = os.cpu_count() or 1
-    limits = core_limits() if limit is None else {"the option cores": float(limit)}
+def measure_cores(*, seconds: float) -> Cores:
+    """Number of cores, and the work that they do, by hashing."""
+    machine, limits = os.cpu_count() or 1, core_limits()
     limited_by = min(limits, key=limits.__getitem__)
     allowed = limits[limited_by]
     cores = Cores(machine, allowed, limited_by if allowed < machine else "", 1.0)

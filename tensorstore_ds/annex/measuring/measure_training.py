@@ -1,4 +1,4 @@
-"""Measure training: the model of `tsds train` or a step of the user's, and copies of a batch to its device."""
+"""Measure training: the model of `tsds train` or a step of the user's."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from tensorstore_ds import words
-from tensorstore_ds.annex.measuring.diagnosis_results import Copies, ModelRun, Settings
+from tensorstore_ds.annex.measuring.diagnosis_results import ModelRun, Settings
 from tensorstore_ds.annex.measuring.measure import finish, measure
 from tensorstore_ds.annex.measuring.measure_loading import Step, loader_of
 from tensorstore_ds.annex.training.augmentation import train_plan, train_transform
@@ -23,10 +22,9 @@ from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.recipe import completed
 from tensorstore_ds.annex.training.torch_threads import halves, time_threads
-from tensorstore_ds.loading.collate import Collate, map_tensors
+from tensorstore_ds.loading.collate import Collate
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
-from tensorstore_ds.loading.device import move
 from tensorstore_ds.reading.store import Split
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
@@ -142,38 +140,3 @@ def _seconds_of(call: Callable[[int], object], device: torch.device, *, seconds:
         return 1
 
     return 1 / measure(itertools.count(1), seconds, counted, device=device).rate
-
-
-# --- copies -----------------------------------------------------------------------------------------------------
-
-
-def measure_copies(
-    dataset: StoreDataset, student: Student | None, batch_size: int, device: torch.device, *, seconds: float
-) -> Copies:
-    """Seconds of the copy of a batch to a GPU, from pinned and from pageable memory."""
-    host = {"device": torch.device("cpu"), "collate": "packed" if student is None else student.collate}
-    loaders = (loader_of(dataset, Settings(pin_memory=pinned), batch_size, **host) for pinned in (True, False))
-    pinned, pageable = (next(iter(loader)) for loader in loaders)
-    nbytes = nbytes_of(pinned)
-    moved = (_seconds_of(partial(_moved, batch, device), device, seconds=seconds / 2) for batch in (pinned, pageable))
-    return Copies(nbytes, *moved)
-
-
-def _moved(batch: Any, device: torch.device, number: int) -> None:
-    move(batch, device)
-
-
-def nbytes_of(batch: Any) -> int:
-    """Bytes of all tensors of a batch.
-
-    >>> nbytes_of({"image": torch.zeros(2, 3), "more": [torch.zeros(4), "a"]})
-    40
-    """
-    sizes: list[int] = []
-
-    def note(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.nbytes)
-        return tensor
-
-    map_tensors(batch, note)
-    return sum(sizes)

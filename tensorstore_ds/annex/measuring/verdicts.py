@@ -175,21 +175,13 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
 
 
 def copies(m: Measured) -> Iterator[Verdict]:
-    """Verdict for batches that are copied to the device too slowly, or from memory that is not pinned."""
-    run, c = m.together or m.best, m.copies
+    """Verdict for batches that are copied to the device too slowly."""
+    run = m.together or m.best
     step = run.batch_size / run.rate
     if run.copy and starved(m) and run.copy >= COPYING * step:
-        nbytes = size(c.nbytes if c is not None else 0)
-        line = f"The copy of a batch of {nbytes} to the device takes {duration(run.copy)}, nearly all of the time."
+        line = f"The copy of a batch to the device takes {duration(run.copy)}, nearly all of the time."
         change = "Keep the split on the device (residency='device'), or send less: uint8 images, a smaller `size`."
         yield Verdict("copy-bound", line, change, {"copy": run.copy, "step": step})
-    if c is not None and m.current.settings.pin_memory is False and c.pageable >= QUICKER * c.pinned:
-        line = (
-            f"Batches are copied from pageable memory: {duration(c.pageable)} each, and {duration(c.pinned)} from "
-            "pinned memory. The training script waits for such copies, even with non_blocking."
-        )
-        evidence = {"pageable": c.pageable, "pinned": c.pinned}
-        yield Verdict("pageable-copies", line, "Leave out pin_memory=False.", evidence)
 
 
 def processors(m: Measured) -> Iterator[Verdict]:
