@@ -684,7 +684,6 @@ def _options(store: Store) -> ConvertOptions:
         name: value
         for name, value in store.manifest.conversion_options.items()
         if name in known and name not in _NOT_TAKEN_OVER and value is not None
-        if (name, value) != ("check", "eighth")  # of earlier versions
     }
     image = store.manifest.fields.get("image")
     if image is None or not image.encoding:

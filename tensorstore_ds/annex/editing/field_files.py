@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +12,13 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.add import BySplit, FieldsSummary, by_split, run_add
 from tensorstore_ds.annex.editing.field_tables import Cells, key_column, split_column, table_of
+from tensorstore_ds.annex.editing.tombstones import key_bytes
 from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
+from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys
 from tensorstore_ds.machine import check_fits
 from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.reading.store import Store
@@ -27,9 +28,6 @@ from tensorstore_ds.sources.names import field_name
 #: Files of fields.
 SUFFIXES = (".npy", ".csv", ".tsv", ".parquet")
 _NAMED = 3  # keys in a message
-
-#: For each split the numbers of some rows of a file, and the rows of the split that they are.
-Places = Mapping[str, tuple[list[int], list[int]]]
 
 
 def add_file(
@@ -96,7 +94,7 @@ def add_file(
             own = name or field_name(path.stem)
             made[own] = by_split(opened, own, _mapped(path), split)
         else:
-            made.update(_ByKey(opened, path, split, missing).fields(name, columns, key))
+            made.update(_by_key(opened, path, split, missing, name=name, columns=columns, key=key))
         names.update(dict.fromkeys(made, tuple(classes)) if classes is not None else {})
         return made
 
@@ -112,155 +110,109 @@ def _mapped(path: Path) -> NDArray[Any]:
     return array.map()
 
 
-@dataclass
-class _ByKey:
-    """A table whose rows are matched by key with the samples of one split, or of all if `split` is None.
-
-    Samples that the table lacks get `missing`.
-    """
-
-    store: Store
-    path: Path
-    split: str | None
-    missing: float | str | None
-    _places: dict[str, dict[str, int]] = field(default_factory=dict)
-    _seen: dict[str, NDArray[np.bool_]] = field(default_factory=dict)
-
-    def fields(self, name: str | None, columns: Collection[str] | None, key: str | None) -> dict[str, BySplit]:
-        """The values of each field, in row order of each split."""
-        table = table_of(self.path)
-        keys, splits = key_column(self.path, table.names, key), split_column(table.names)
-        others = [each for each in table.names if each not in (keys, splits)]
-        chosen = others if columns is None else [self._known(each, others) for each in columns]
-        if not chosen or (name is not None and len(chosen) != 1):
-            found = f"found {', '.join(chosen) or 'none'}"
-            raise OptionError(f"{self.path}: expected one column for a field, {found}. Choose it with `columns`.")
-        names = [name] if name is not None else [field_name(each) for each in chosen]
-        if len({*names}) < len(names):
-            raise OptionError(f"{self.path}: expected columns whose names differ, found {', '.join(chosen)}.")
-        self._learn_keys()
-        sizes = {split: len(seen) for split, seen in self._seen.items()}
-        made = {column: _Column(column, self.missing, table.empty(column), sizes) for column in chosen}
-        for rows in table.rows([keys, splits] if splits else [keys], chosen):
-            places = self._found(rows[keys], rows[splits] if splits else None)
-            for column, each in made.items():
-                each.put(places, rows[column])
-        unseen = [(split, row) for split, seen in self._seen.items() for row in np.flatnonzero(~seen).tolist()]
-        if self.missing is None:
-            self._refuse(unseen + [place for each in made.values() for place in each.empty])
-        return {new: each.by_split(unseen) for new, each in zip(names, made.values(), strict=True)}
-
-    # --- columns ---
-
-    def _known(self, column: str, names: Sequence[str]) -> str:
-        if column not in names:
-            expected = f"columns of {self.path.name}: {', '.join(names)[:200]}"
-            raise OptionError(f"`columns`: expected {expected}, found {shortened(column)}.{meant(column, names)}")
-        return column
-
-    # --- samples ---
-
-    def _learn_keys(self) -> None:
-        store = self.store
-        if first_of_kind(store.manifest.fields, KeyField) is None:
-            raise OptionError(f"{store.path}: expected samples with keys, found none. Add an array in their order.")
-        if self.split is not None:
-            store[self.split]  # raises an error for an unknown split
-        for split in store if self.split is None else (self.split,):
-            self._places[split] = {store[split].key(row): row for row in range(len(store[split]))}
-            self._seen[split] = np.zeros(len(store[split]), bool)
-
-    def _found(self, keys: Cells, splits: Cells | None) -> Places:
-        """The position of each key; raises `OptionError` for unknown and repeated keys."""
-        found: dict[str, tuple[list[int], list[int]]] = {split: ([], []) for split in self._places}
-        unknown = []
-        for i, each in enumerate(keys):
-            key = str(each)
-            if splits is not None and self.split not in (None, splits[i]):
-                continue
-            places = [
-                (split, rows[key])
-                for split, rows in self._places.items()
-                if key in rows and (splits is None or splits[i] == split)
-            ]
-            if len(places) > 1:
-                what = f"found {key!r} in {' and '.join(split for split, _ in places)}"
-                advice = "Add a column split, or name the split with `split`."
-                raise OptionError(f"{self.path}: expected keys that are in one split, {what}. {advice}")
-            if not places:
-                unknown.append(key)
-                continue
-            split, row = places[0]
-            if self._seen[split][row]:
-                raise OptionError(f"{self.path}: expected each sample once, found {key!r} twice. Remove one.")
-            self._seen[split][row] = True
-            found[split][0].append(i)
-            found[split][1].append(row)
-        if unknown:
-            some = ", ".join(map(repr, unknown[:_NAMED])) + (", ..." if len(unknown) > _NAMED else "")
-            what = f"found {len(unknown):,} that no sample has, such as {some}"
-            raise OptionError(f"{self.path}: expected keys of samples, {what}. Remove these rows, or check the keys.")
-        return found
-
-    def _refuse(self, lacking: Sequence[tuple[str, int]]) -> None:
-        """Raise `OptionError` if samples have no value."""
+def _by_key(
+    store: Store,
+    path: Path,
+    split: str | None,
+    missing: float | str | None,
+    *,
+    name: str | None,
+    columns: Collection[str] | None,
+    key: str | None,
+) -> dict[str, BySplit]:
+    """The values of each field of a table, in row order of each split, or of one."""
+    table = table_of(path)
+    keys, splits = key_column(path, table.names, key), split_column(table.names)
+    others = [each for each in table.names if each not in (keys, splits)]
+    for each in columns or ():
+        if each not in others:
+            expected = f"columns of {path.name}: {', '.join(others)[:200]}"
+            raise OptionError(f"`columns`: expected {expected}, found {shortened(each)}.{meant(each, others)}")
+    chosen = others if columns is None else [*columns]
+    if not chosen or (name is not None and len(chosen) != 1):
+        found = f"found {', '.join(chosen) or 'none'}"
+        raise OptionError(f"{path}: expected one column for a field, {found}. Choose it with `columns`.")
+    names = [name] if name is not None else [field_name(each) for each in chosen]
+    if len({*names}) < len(names):
+        raise OptionError(f"{path}: expected columns whose names differ, found {', '.join(chosen)}.")
+    places = _places(store, path, split, table.texts(keys), None if splits is None else table.texts(splits))
+    cells = {column: table.column(column) for column in chosen}
+    if missing is None:
+        there = {each: [_known(numbers, known) for _, known in cells.values()] for each, numbers in places.items()}
+        lacking = [(each, row) for each, some in there.items() for row in np.flatnonzero(~np.all(some, 0)).tolist()]
         if lacking:
-            some = ", ".join(repr(self.store[split].key(row)) for split, row in lacking[:_NAMED])
-            total = sum(map(len, self._seen.values()))
-            what = f"found none for {len(lacking):,} of {total:,}, such as {some}"
+            some = ", ".join(repr(store[each].key(row)) for each, row in lacking[:_NAMED])
+            what = f"found none for {len(lacking):,} of {sum(map(len, places.values())):,}, such as {some}"
             advice = "Pass `missing` to give them a value, or `split` if the table is of one split."
-            raise OptionError(f"{self.path}: expected a value for each sample, {what}. {advice}")
+            raise OptionError(f"{path}: expected a value for each sample, {what}. {advice}")
+    return {
+        new: {each: _filled(column, *cells[column], numbers, missing) for each, numbers in places.items()}
+        for new, column in zip(names, chosen, strict=True)
+    }
 
 
-class _Column:
-    """The values of one column, by split and row of the store; `empty` lists cells without a number."""
+def _places(
+    store: Store, path: Path, split: str | None, keys: Sequence[str], splits: Sequence[str] | None
+) -> dict[str, NDArray[np.int64]]:
+    """The row of the table for each row of a split, -1 for none; raises `OptionError` for unknown and repeated keys."""
+    field = first_of_kind(store.manifest.fields, KeyField)
+    if field is None:
+        raise OptionError(f"{store.path}: expected samples with keys, found none. Add an array in their order.")
+    if split is not None:
+        store[split]  # raises an error for an unknown split
+    found, wanted = dict[str, NDArray[np.int64]](), Keys.of([*map(key_bytes, keys)])
+    for each in store if split is None else (split,):
+        found[each] = KeyIndex(store[each].table(field)).find(wanted)
+        if splits is not None:
+            found[each][np.array(splits, object) != each] = -1
+    owners = np.sum([rows >= 0 for rows in found.values()], axis=0)
+    for i in np.flatnonzero(owners > 1)[:1].tolist():
+        what = f"found {keys[i]!r} in {' and '.join(each for each, rows in found.items() if rows[i] >= 0)}"
+        advice = "Add a column split, or name the split with `split`."
+        raise OptionError(f"{path}: expected keys that are in one split, {what}. {advice}")
+    places = {each: np.full(len(store[each]), -1, np.int64) for each in found}
+    for each, rows in found.items():
+        for i in np.flatnonzero(rows >= 0).tolist():
+            if places[each][rows[i]] >= 0:
+                raise OptionError(f"{path}: expected each sample once, found {keys[i]!r} twice. Remove one.")
+            places[each][rows[i]] = i
+    if split is not None and splits is not None:
+        owners[np.array(splits, object) != split] = 1  # of other splits
+    if unknown := [keys[i] for i in np.flatnonzero(owners == 0).tolist()]:
+        some = ", ".join(map(repr, unknown[:_NAMED])) + (", ..." if len(unknown) > _NAMED else "")
+        what = f"found {len(unknown):,} that no sample has, such as {some}"
+        raise OptionError(f"{path}: expected keys of samples, {what}. Remove these rows, or check the keys.")
+    return places
 
-    def __init__(
-        self, name: str, missing: float | str | None, like: NDArray[Any] | None, sizes: Mapping[str, int]
-    ) -> None:
-        self.empty: list[tuple[str, int]] = []
-        self._name, self._missing, self._like = name, missing, like
-        self._values: dict[str, Any] = {split: self._unfilled(rows) for split, rows in sizes.items()}
 
-    def put(self, places: Places, cells: Cells) -> None:
-        """Put the cells of some rows into their positions; None is an empty cell."""
-        for split, (numbers, rows) in places.items():
-            values = self._values[split]
-            if isinstance(cells, np.ndarray):
-                values[rows] = cells[numbers]
-                continue
-            for number, row in zip(numbers, rows, strict=True):
-                if cells[number] is None and self._like is not None:
-                    self.empty.append((split, row))
-                else:
-                    values[row] = cells[number]
+def _known(numbers: NDArray[np.int64], known: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Which rows have a value, given their rows of the table."""
+    return np.append(known, False)[numbers]  # -1 is the last one
 
-    def by_split(self, unseen: Sequence[tuple[str, int]]) -> BySplit:
-        """The values of each split, where samples without a value get `missing`."""
-        gaps = [*unseen, *self.empty]
-        stand_in = self._stand_in() if gaps else None
-        for name, row in gaps:
-            self._values[name][row] = stand_in
-        return self._values
 
-    def _unfilled(self, rows: int) -> Any:
-        if self._like is None:
-            return [None] * rows
-        check_fits(self._name, rows * self._like[:1].nbytes)
-        return np.zeros((rows, *self._like.shape[1:]), self._like.dtype)
+def _filled(
+    column: str, cells: Cells, known: NDArray[np.bool_], numbers: NDArray[np.int64], missing: float | str | None
+) -> Any:
+    """The values of a split, where samples without a value get `missing`."""
+    if isinstance(cells, list):
+        stand_in = None if missing == "" else str(missing)
+        return [cells[i] if i >= 0 else stand_in for i in numbers.tolist()]
+    check_fits(column, len(numbers) * cells[:1].nbytes)
+    values, there = np.zeros((len(numbers), *cells.shape[1:]), cells.dtype), _known(numbers, known)
+    values[there] = cells[numbers[there]]
+    if not there.all():
+        values[~there] = _stand_in(column, cells.dtype, missing)
+    return values
 
-    def _stand_in(self) -> Any:
-        """The value of samples without one; raises `OptionError` if the dtype cannot hold it."""
-        missing = self._missing
-        if self._like is None:
-            return None if missing == "" else str(missing)
-        kind, dtype = self._like.dtype.kind, self._like.dtype
-        try:
-            number = float(missing)  # type: ignore[arg-type]  # it is not None where there are gaps
-            fits = kind == "f" or (number.is_integer() and np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
-        except (ValueError, OverflowError):
-            fits = False
-        if not fits:
-            expected = f"a number that {self._name} ({dtype}) can hold"
-            raise OptionError(f"`missing`: expected {expected}, found {shortened(str(missing))}.")
-        return number if kind == "f" else int(number)
+
+def _stand_in(column: str, dtype: np.dtype[Any], missing: float | str | None) -> float:
+    """The number for samples without one; raises `OptionError` if the dtype cannot hold it."""
+    try:
+        number = float(missing)  # type: ignore[arg-type]  # it is not None where there are gaps
+        fits = dtype.kind == "f" or (number.is_integer() and np.iinfo(dtype).min <= number <= np.iinfo(dtype).max)
+    except (ValueError, OverflowError):
+        fits = False
+    if not fits:
+        expected = f"a number that {column} ({dtype}) can hold"
+        raise OptionError(f"`missing`: expected {expected}, found {shortened(str(missing))}.")
+    return number if dtype.kind == "f" else int(number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,8 @@ from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.sources.list.table import PATH_NAMES, SPLIT_COLUMN_NAMES, Table, column_name
 
-#: Values of a column for some rows of a file: an array, or a list of numbers or texts, with None for an empty cell.
+#: Values of a column: an array, or a list of texts or arrays, with None for an empty cell.
 Cells = NDArray[Any] | list[Any]
-#: Some rows of a file: their columns.
-TableRows = Mapping[str, Cells]
 
 
 class CsvTable:
@@ -42,18 +40,17 @@ class CsvTable:
             cells.append(row)
         self._cells = {name: [row[i] for row in cells] for i, name in enumerate(self.names)}
 
-    def empty(self, column: str) -> NDArray[Any] | None:
-        """An array of 0 rows with the dtype of a column; None for texts."""
-        kind = self._kind(column)
-        return None if kind is str else np.empty(0, np.int64 if kind is int else np.float64)
+    def texts(self, column: str) -> list[str]:
+        """A column as texts."""
+        return self._cells[column]
 
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
-        """All rows: texts of some columns, and the values of others."""
-        found: dict[str, Cells] = {name: list(self._cells[name]) for name in named}
-        for column in columns:
-            kind = self._kind(column)
-            found[column] = [kind(cell) if cell else None for cell in self._cells[column]]
-        yield found
+    def column(self, column: str) -> tuple[Cells, NDArray[np.bool_]]:
+        """The values of a column, and which of them are known; texts always are."""
+        kind, cells = self._kind(column), self._cells[column]
+        if kind is str:
+            return [cell or None for cell in cells], np.ones(len(cells), np.bool_)
+        numbers = np.array([kind(cell or 0) for cell in cells], np.int64 if kind is int else np.float64)
+        return numbers, np.array([*map(bool, cells)], np.bool_)
 
     def _kind(self, column: str) -> type[int] | type[float] | type[str]:
         """The kind of the non-empty cells of a column; whole numbers beyond int64 are texts."""
@@ -66,7 +63,7 @@ class CsvTable:
 
 
 class ParquetTable:
-    """A Parquet file, read by row group."""
+    """A Parquet file, read by column."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._where = path, str(path)
@@ -76,7 +73,37 @@ class ParquetTable:
         if len({*self.names}) < len(self.names):
             raise OptionError(f"{path}: expected columns whose names differ, found {', '.join(self.names)[:200]}.")
 
-    def empty(self, column: str) -> NDArray[Any] | None:
+    def texts(self, column: str) -> list[str]:
+        """A column as texts."""
+        return [str(value) for cells in self._groups(column) for value in values_of(cells)]
+
+    def column(self, column: str) -> tuple[Cells, NDArray[np.bool_]]:
+        """The values of a column, and which of them are known; texts and lists always are."""
+        like = self._like(column)
+        if like is None:
+            dtype, shape = numbers_of(element_of(self._schema.field(column).type))
+            found: list[Any] = []
+            for cells in self._groups(column):
+                parts = [_lists(column, chunk, dtype, shape) for chunk in cells.chunks] if dtype else [values_of(cells)]
+                found += [value for part in parts for value in part]
+            return found, np.ones(len(found), np.bool_)
+        arrays, known = [like], [np.empty(0, np.bool_)]
+        for cells in self._groups(column):
+            known.append(np.ones(len(cells), np.bool_))
+            if cells.null_count:
+                values, none = values_of(cells), np.zeros(like.shape[1:], like.dtype)
+                known[-1][:] = [value is not None for value in values]
+                arrays.append(np.array([none if value is None else value for value in values], like.dtype))
+            else:
+                arrays.append(_array(column, cells, like))
+        return np.concatenate(arrays), np.concatenate(known)
+
+    def _groups(self, column: str) -> Iterator[Any]:
+        with opened_parquet(self._path, self._where) as parquet:
+            for group in range(parquet.num_row_groups):
+                yield read_group(parquet, group, [column], self._where).column(column)
+
+    def _like(self, column: str) -> NDArray[Any] | None:
         """An array of 0 rows; None for texts and lists of any length. Raises `OptionError` for all else."""
         kind = self._schema.field(column).type
         dtype, shape = numbers_of(kind)
@@ -86,23 +113,6 @@ class ParquetTable:
             return None
         advice = "Lists in lists need a fixed size. Choose other columns with `columns`."
         raise OptionError(f"{self._path}: expected numbers or texts in {column}, found {str(kind)[:80]}. {advice}")
-
-    def rows(self, named: Sequence[str], columns: Sequence[str]) -> Iterator[TableRows]:
-        """The rows of each row group."""
-        with opened_parquet(self._path, self._where) as parquet:
-            for group in range(parquet.num_row_groups):
-                table = read_group(parquet, group, [*named, *columns], self._where)
-                found: dict[str, Cells] = {name: list(map(str, values_of(table.column(name)))) for name in named}
-                for column in columns:
-                    like, cells = self.empty(column), table.column(column)
-                    dtype, shape = numbers_of(element_of(cells.type))
-                    if like is None and dtype:
-                        found[column] = [row for chunk in cells.chunks for row in _lists(column, chunk, dtype, shape)]
-                        continue
-                    found[column] = (
-                        values_of(cells) if like is None or cells.null_count else _array(column, cells, like)
-                    )
-                yield found
 
 
 def table_of(path: Path, least: int = 2) -> CsvTable | ParquetTable:

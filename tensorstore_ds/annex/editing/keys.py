@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from tensorstore_ds.annex.editing.tombstones import key_bytes
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
-from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, hashed, key_pieces
+from tensorstore_ds.format.kinds.key_index import KeyIndex, Keys, key_pieces
 from tensorstore_ds.options import shortened, unknown_name
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -116,9 +117,8 @@ def _listed(path: Path, column: str | None) -> Iterator[tuple[str | None, str]]:
     if path.suffix.lower() in TABLES:
         table = table_of(path, least=1)
         key, split = key_column(path, table.names, column), split_column(table.names)
-        for rows in table.rows([key] if split is None else [key, split], ()):
-            splits = [None] * len(rows[key]) if split is None else [*map(str, rows[split])]
-            yield from zip(splits, map(str, rows[key]), strict=True)
+        splits = repeat(None) if split is None else table.texts(split)
+        yield from zip(splits, table.texts(key), strict=False)
         return
     with open_file(path, str(path), limit=_LIMIT) as file:
         data = file.read()
@@ -135,17 +135,11 @@ def rows_of_keys(store: Store, names: Sequence[str], wanted: set[str], after: st
     if field is None:
         raise OptionError(f"{store.path}: expected samples with keys, found none. Give `rows` instead.")
     found: dict[str, NDArray[np.int64]] = {}
-    missing, hashes = set(wanted), np.sort(hashed(Keys.of([*map(key_bytes, wanted)])))
+    keys, missing = sorted(wanted), set(wanted)
     for name in names if wanted else ():
-        rows = list[int]()
-        for start, keys in key_pieces(store[name].table(field)):
-            own = hashed(keys)
-            likely = np.flatnonzero(hashes.take(hashes.searchsorted(own), mode="clip") == own)
-            for place in likely.tolist():
-                if (key := keys[place].decode("utf-8", "backslashreplace")) in wanted:
-                    rows.append(start + place)
-                    missing.discard(key)
-        found[name] = np.array(rows, np.int64)
+        rows = KeyIndex(store[name].table(field)).find(Keys.of([*map(key_bytes, keys)]))
+        found[name] = np.sort(rows[rows >= 0])
+        missing -= {keys[i] for i in np.flatnonzero(rows >= 0).tolist()}
     if missing:
         similar = dict[str, str]()
         for key in other_keys(store, names, {}):
