@@ -291,23 +291,6 @@ def test_rows_without_a_label_are_divided_and_are_groups_of_their_own(tmp_path: 
     assert np.sum(tsds.folds(store, 3, groups="label").group_counts()) == 22
 
 
-def test_an_assignment_is_checked(tmp_path: Path) -> None:
-    store = made(tmp_path / "s.tsds", [0, 0, 1, 1, 0, 1], patient=[1, 1, 2, 2, 3, 3])
-    found = tsds.folds(store, stratify="label", groups="patient", assignment=[2, 2, 1, 1, 2, 2])
-    assert (found.k, found.seed, found[0].val.tolist()) == (2, None, [2, 3])
-    assert "as assigned" in str(found)
-    for numbers, message in {
-        (1, 2, 1, 1, 2, 2): "train/00000 in 1 and train/00001 of the same group in 2",
-        (0, 0, 1, 1, 1, 1): "expected each of 1 to 2, found 0, 1",
-        (1, 1, 3, 3, 3, 3): "expected each of 1 to 3, found 1, 3",
-        (1, 1, 1): r"expected integers of shape \(6,\)",
-    }.items():
-        with pytest.raises(OptionError, match=message):
-            tsds.folds(store, groups="patient", assignment=numbers)
-    with pytest.raises(OptionError, match="`repeats`"):
-        tsds.folds(store, assignment=[1, 2, 1, 2, 1, 2], repeats=2)
-
-
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 

@@ -87,7 +87,7 @@ class Folds(Sequence[Fold]):
     title: str
     numbers: Ints
     k: int
-    seed: int | None
+    seed: int
     stratify: str | None
     groups: str | None
     warnings: tuple[str, ...]
@@ -219,7 +219,7 @@ class Folds(Sequence[Fold]):
             f"{self.repeats} repeats" if self.repeats > 1 else "",
             f"stratified by {self.stratify}" if self.stratify else "",
             f"grouped by {self.groups}" if self.groups else "",
-            "as assigned" if self.seed is None else f"seed {self.seed}",
+            f"seed {self.seed}",
         ]
         return ", ".join(filter(None, parts))
 
@@ -292,14 +292,13 @@ def _has_classes(field: Field) -> bool:
 
 def folds(
     data: Split | Store | str | os.PathLike[str] | Any,
-    k: int | None = None,
+    k: int = 5,
     *,
     stratify: str | None = None,
     groups: str | ArrayLike | None = None,
     repeats: int = 1,
     seed: int = 0,
     split: str | None = None,
-    assignment: ArrayLike | None = None,
 ) -> Folds:
     """Divide the rows of a split into `k` folds for cross validation. Images are not decoded.
 
@@ -314,7 +313,7 @@ def folds(
     Args:
         data: an open `Split`, a `StoreDataset`, or a store or its path. The folds of a `StoreDataset` index its
             samples, as in `StoreDataset.subset`. In a store, `split` is divided.
-        k: number of folds, 2 or more, by default 5.
+        k: number of folds, 2 or more.
         stratify: a field of labels, one or several per sample, or of objects with classes. Each fold gets the same
             share of each class. Samples without a label are treated as a class.
         groups: rows of a group are in the same fold. A field of labels, integers or texts, in which a row without a
@@ -324,12 +323,10 @@ def folds(
         repeats: number of divisions, each with different folds.
         seed: seed of the division. Different seeds make different folds.
         split: name of the split of a store, by default ``train``.
-        assignment: fold numbers from 1, (n,), instead of a new division. They are checked, and the result shows how
-            even they are. It cannot be combined with `repeats`, `seed`, or a `k` that differs from the largest number.
 
     Raises:
         OptionError: `k` is larger than the number of rows or groups, a field has the wrong kind, `groups` do not have
-            one entry for each row, or the assignment has a group in two folds.
+            one entry for each row.
         UnknownNameError: the store does not contain the split, or the split does not contain the field.
         FormatError: a label is not the index of a class.
 
@@ -347,22 +344,13 @@ def folds(
         (4, 4)
     """
     title, part, rows = _rows_of(data, split)
-    repeats, seed = _REPEATS.validated(repeats), _SEED.validated(seed)
+    k, repeats, seed = _K.validated(k), _REPEATS.validated(repeats), _SEED.validated(seed)
     if stratify is not None and not isinstance(stratify, str):
         raise refusal("stratify", "the name of a field", type(stratify).__name__)
     if not len(rows):
         raise OptionError(f"{title}: expected samples to divide, found none. Choose a different split.")
     classes = None if stratify is None else _Classes.of(part, stratify, rows)
     group_of, bits, by = _groups(part, rows, groups, seed)
-    made = partial(
-        Folds, title, stratify=stratify, groups=by, _key=partial(_key, part, rows), _group_of=group_of, _classes=classes
-    )
-    if assignment is not None:
-        if repeats != 1:
-            raise refusal("repeats", "1 with `assignment`", repeats)
-        assigned = _assigned(assignment, k, len(rows), group_of, partial(_key, part, rows))
-        return made(assigned[None], int(assigned.max()), None, warnings=())
-    k = _K.validated(5 if k is None else k)
     if k > len(bits):
         what = "samples" if group_of is None else "groups"
         raise OptionError(f"`k`: expected at most {len(bits):,}, the {what} of {title}, found {k:,}. Use fewer folds.")
@@ -370,7 +358,7 @@ def folds(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     numbers = np.stack([_divide(fold(bits, repeat), group_of, classes, k) for repeat in range(repeats)]) + 1
-    return made(numbers, k, seed, warnings=notes)
+    return Folds(title, numbers, k, seed, stratify, by, notes, partial(_key, part, rows), group_of, classes)
 
 
 def _key(split: Split, rows: Ints, index: int) -> str:
@@ -405,33 +393,6 @@ def _rare(classes: _Classes, group_of: Ints | None, k: int, field: str | None) -
             f"{field}: expected classes with {k} {in_what} or more, found {shown}{more}. Some folds lack them: use a "
             "smaller k, or more samples of these classes."
         )
-
-
-def _assigned(assignment: ArrayLike, k: int | None, count: int, group_of: Ints | None, key: _KeyOf) -> Ints:
-    """The fold numbers given by the user, validated."""
-    numbers = np.asarray(assignment)
-    if numbers.shape != (count,) or numbers.dtype.kind not in "iu":
-        raise refusal("assignment", f"integers of shape ({count},)", f"{numbers.dtype} of shape {numbers.shape}")
-    found = np.unique(numbers)
-    most = int(found[-1]) if k is None else _K.validated(k)
-    if most < 2 or not np.array_equal(found, np.arange(1, most + 1)):
-        some = ", ".join(map(str, found[:5].tolist())) + (", ..." if len(found) > 5 else "")
-        expected = f"each of 1 to {max(most, 2):,}" if most <= count else "folds from 1 that all have a row"
-        raise refusal("assignment", expected, some)
-    if group_of is not None:
-        least, largest = np.full(group_of.max() + 1, most + 1), np.zeros(group_of.max() + 1, np.int64)
-        np.minimum.at(least, group_of, numbers.astype(np.int64))
-        np.maximum.at(largest, group_of, numbers.astype(np.int64))
-        torn = np.flatnonzero(least < largest)
-        if torn.size:
-            one = int(np.flatnonzero((group_of == torn[0]) & (numbers == least[torn[0]]))[0])
-            other = int(np.flatnonzero((group_of == torn[0]) & (numbers == largest[torn[0]]))[0])
-            raise OptionError(
-                f"`assignment`: expected each group in one fold, found {key(one)} in {least[torn[0]]} and "
-                f"{key(other)} of the same group in {largest[torn[0]]} ({torn.size:,} such groups). Assign whole "
-                "groups, or leave out `assignment`."
-            )
-    return numbers.astype(np.int64)
 
 
 def _rows_of(data: Any, split: str | None) -> tuple[str, Split, Ints]:
