@@ -121,8 +121,8 @@ def names(folder: Path) -> Sequence[str]:
 
 
 @contextmanager
-def signal_in_pass(number: int, *, passes: int, backward: bool) -> Iterator[None]:
-    """Send this process a signal in a block of the model, in the pass of that number, forward or backward."""
+def signal_in_pass(number: int, *, passes: int) -> Iterator[None]:
+    """Send this process a signal in a block of the model, in the pass of that number."""
     seen = 0
 
     def after(block: Any, inputs: Any, outputs: torch.Tensor) -> None:
@@ -130,9 +130,7 @@ def signal_in_pass(number: int, *, passes: int, backward: bool) -> Iterator[None
         if not isinstance(block, EncoderBlock) or not block.training or type(outputs) is not torch.Tensor:
             return  # an evaluation, or tensors without content, by which memory is reckoned
         seen += 1
-        if seen == 2 * passes and backward:
-            outputs.register_hook(lambda _: os.kill(os.getpid(), number))
-        elif seen == 2 * passes - 1 and not backward:
+        if seen == 2 * passes - 1:
             os.kill(os.getpid(), number)
 
     handle = register_module_forward_hook(after)

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from tensorstore_ds.annex.training.options import Precision
 from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task
@@ -193,43 +193,11 @@ def _gathered(rows: Tensor, ranks: Ranks) -> Tensor:
     return rows[rows[:, 0].argsort(stable=True)]
 
 
-class Interrupted(Exception):
-    """A signal has interrupted a pass through a model."""
-
-
 @dataclass
 class Stop:
     """The number of the last signal that asked the run to stop; 0 at first."""
 
     received: int = 0
-
-    def check(self) -> None:
-        """Raise `Interrupted` if a signal was received."""
-        if self.received:
-            raise Interrupted
-
-    @contextlib.contextmanager
-    def between_layers(self, *models: nn.Module) -> Iterator[None]:
-        """Call `check` after each layer of some models, forward and backward, within the block.
-
-        Python runs its signal handlers only between two operators of torch, and a whole backward pass is one call.
-        """
-
-        def after_backward(gradient: Tensor) -> None:
-            self.check()
-
-        def after_forward(layer: nn.Module, inputs: Any, outputs: Any) -> None:
-            self.check()
-            if isinstance(outputs, Tensor) and outputs.requires_grad:
-                outputs.register_hook(after_backward)  # type: ignore[no-untyped-call]
-
-        layers = [layer for model in models for layer in model.modules() if not list(layer.children())]
-        hooks = [layer.register_forward_hook(after_forward) for layer in layers]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
 
 
 class StopVote:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +29,7 @@ from tensorstore_ds.annex.training.learner import Learner, image_dtype
 from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import TrainOptions
-from tensorstore_ds.annex.training.process import Ranks, Stop, Tally
+from tensorstore_ds.annex.training.process import Ranks, Tally
 from tensorstore_ds.annex.training.recipe import completed
 from tensorstore_ds.annex.training.torch_threads import TorchThreads
 from tensorstore_ds.durable import check_room, partial_of
@@ -52,10 +50,6 @@ class Position:
     wait: float = 0.0  # of these, spent on waiting for data
     computed: float = 0.0  # of these, for which the training thread had a core
     tally: Tally = field(default_factory=Tally)  # their sums
-
-    def copy(self) -> Position:
-        """An independent copy."""
-        return replace(self, tally=Tally(self.tally.sums))
 
     @property
     def wait_share(self) -> float:
@@ -251,10 +245,7 @@ class Run:
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
         state["torch_threads"] = self.threads.count
         if self.ranks.first:
-            loader = self.loader.state_dict()
-            if position.batch < self.batches:  # it may have handed out batches of a step that was not finished
-                loader |= {"epoch": position.epoch, "batch": position.batch, "start": position.start}
-            state |= {"loader": loader, "options": plain(self.options.as_data())}
+            state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
             state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
             checkpoint.save(self.last, self.card, state)
 
@@ -263,17 +254,6 @@ class Run:
         sums = {} if evaluation is None else evaluation.sums
         content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
         checkpoint.save(self.best, self.card, content)
-
-    def interruptible(self, stop: Stop) -> AbstractContextManager[None]:
-        """Let a signal interrupt a pass through the model if passes are long and no rank waits for this one.
-
-        Compiled models have no place between two layers, and half a pass would leave statistics of batch norm changed.
-        """
-        has_statistics = next(self.learner.module.buffers(), None) is not None
-        if self.ranks.device.type != "cpu" or self.ranks.size > 1 or self.options.compile or has_statistics:
-            return contextlib.nullcontext()
-        average = self.learner.average
-        return stop.between_layers(self.learner.module, *([] if average is None else [average]))
 
     def stopped(self, signal: int) -> TrainingStopped:
         """The exception for a run that a signal stopped."""

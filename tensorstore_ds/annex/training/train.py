@@ -15,7 +15,6 @@ from tensorstore_ds.annex.training.history import Listeners
 from tensorstore_ds.annex.training.memory import is_out_of_memory, memory_advice
 from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
 from tensorstore_ds.annex.training.process import (
-    Interrupted,
     Stop,
     StopVote,
     Tally,
@@ -59,9 +58,8 @@ def train(
     Under torchrun, each process is a rank. Samples are divided among the ranks, gradients are averaged, and the first
     rank writes the files.
 
-    SIGTERM and Ctrl-C end the run with a checkpoint of the last finished step. On a CPU, the current step is discarded,
-    and repeated when you resume. On a GPU, with `compile` or with several ranks, it is finished first. The run seeds
-    torch's global generators, and restores the state of all random generators at the end.
+    SIGTERM and Ctrl-C end the run with a checkpoint after the current step. The run seeds torch's global generators,
+    and restores the state of all random generators at the end.
 
     Args:
         store: path of the store.
@@ -95,8 +93,6 @@ def train(
             with settings, reporting(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
-        except Interrupted:
-            raise run.stopped(stop.received) from None
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -108,44 +104,36 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train to the end of the run. Every rank runs this loop; only the first one reports."""
     options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
     vote = StopVote(run.ranks)
-    with run.interruptible(stop):
-        while run.position.epoch < options.epochs:
-            position = finished = run.position
-            began = _begun(run)
-            for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
-                place = position.start + position.batch
-                share, last = run.share_of_step(position.batch)
-                if position.batch % options.accumulate == 0:
-                    finished = position.copy()
-                try:
-                    if threads.due and position.batch % options.accumulate == 0:
-                        reports.note(threads.measure(partial(learner.rehearse, batch)))
-                        began = _begun(run)  # excluded from the time
-                    torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
-                    loss, sums = learner.backward(batch, share=share, last=last)
-                except Interrupted:
-                    run.position = finished
-                    run.save()
-                    raise
-                if last:
-                    learner.update()
-                position.tally.add(loss, len(batch["image"]), sums)
-                position.batch += 1
-                before = position.seconds - position.wait, position.computed
-                now = zip(_clocks(run), began, strict=True)
-                position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
-                stepped, computed = position.seconds - position.wait - before[0], position.computed - before[1]
-                reports.note(threads.add(stepped, computed, run.batches_left))
-                if last and position.batch < run.batches and (signal := vote.after_step(stop.received)):
-                    run.save()
-                    raise run.stopped(signal)
-                reports.progress()
-            run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
-            if signal := run.ranks.any(stop.received):
+    while run.position.epoch < options.epochs:
+        position = run.position
+        began = _begun(run)
+        for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
+            place = position.start + position.batch
+            share, last = run.share_of_step(position.batch)
+            if threads.due and position.batch % options.accumulate == 0:
+                reports.note(threads.measure(partial(learner.rehearse, batch)))
+                began = _begun(run)  # excluded from the time
+            torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
+            loss, sums = learner.backward(batch, share=share, last=last)
+            if last:
+                learner.update()
+            position.tally.add(loss, len(batch["image"]), sums)
+            position.batch += 1
+            before = position.seconds - position.wait, position.computed
+            now = zip(_clocks(run), began, strict=True)
+            position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
+            stepped, computed = position.seconds - position.wait - before[0], position.computed - before[1]
+            reports.note(threads.add(stepped, computed, run.batches_left))
+            if last and position.batch < run.batches and (signal := vote.after_step(stop.received)):
+                run.save()
                 raise run.stopped(signal)
-            evaluation = evaluate(run, stop)
-            reports.epoch(run.record(evaluation), evaluation)
-            run.position = Position(position.epoch + 1)
+            reports.progress()
+        run.save()  # before the evaluation: a run that goes on evaluates again, and no write waits for another
+        if signal := run.ranks.any(stop.received):
+            raise run.stopped(signal)
+        evaluation = evaluate(run, stop)
+        reports.epoch(run.record(evaluation), evaluation)
+        run.position = Position(position.epoch + 1)
 
 
 def _clocks(run: Run) -> tuple[float, float, float]:
@@ -175,7 +163,8 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
     with run.learner.evaluating() as model:
         for batch in loader:
-            stop.check()  # the checkpoint is that of this epoch's last batch
+            if stop.received:  # the checkpoint is that of this epoch's last batch
+                raise run.stopped(stop.received)
             targets = run.task.targets(batch)
             outputs = run.task.run(model, batch["image"], targets)
             loss = run.task.loss(outputs, targets) if run.task.has_eval_loss else None
