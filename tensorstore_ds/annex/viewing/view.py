@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from tensorstore_ds.annex.serving.serve import serve_pages
 from tensorstore_ds.annex.viewing.pages import ViewerPages, read_page_file, write_page
 from tensorstore_ds.conversion.convert import convert
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
@@ -224,14 +225,4 @@ def findings_file(path: str | os.PathLike[str]) -> Path:
 
 def _notes(path: Path) -> tuple[str, ...]:
     """A line for each reason why the conversion left samples out."""
-    store = open_store(path)
-    if "skipped.jsonl" not in store.manifest.files:
-        return ()
-    notes = []
-    with store.open_file("skipped.jsonl") as file:
-        data = file.read(store.manifest.files["skipped.jsonl"].size)
-    for line in data.splitlines()[:_NOTES]:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):  # these lines are not verified
-            note = json.loads(line)
-            notes.append(f"{note['where']}: {note['message']}")
-    return tuple(notes)
+    return tuple(f"{each.where}: {each.message}" for each in skipped_in(open_store(path))[:_NOTES])

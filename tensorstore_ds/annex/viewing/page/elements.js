@@ -39,19 +39,9 @@ export function number(value) {
   return Number.isInteger(value) ? value.toLocaleString("en") : FORMAT.format(value);
 }
 
-/** Let the browser save bytes or text as a file. */
+/** Let the browser save text as a file. */
 export function download(name, content, type) {
   const url = URL.createObjectURL(new Blob([content], { type }));
   el("a", { href: url, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(url), 10000);
-}
-
-/** The bytes of a .npy file with these int64 numbers. */
-export function npy(values) {
-  const shape = `{'descr': '<i8', 'fortran_order': False, 'shape': (${values.length},), }`;
-  const header = shape.padEnd(Math.ceil((10 + shape.length + 1) / 64) * 64 - 11, " ") + "\n";
-  const head = new Uint8Array(10 + header.length);
-  head.set([0x93, 0x4e, 0x55, 0x4d, 0x50, 0x59, 1, 0, header.length & 255, header.length >> 8]);
-  head.set(new TextEncoder().encode(header), 10);
-  return new Blob([head, BigInt64Array.from(values, BigInt)]);
 }

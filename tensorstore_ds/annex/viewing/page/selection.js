@@ -50,8 +50,7 @@ export class Selection {
     if (list.filters.extra) found.push(button("all again", () => viewer.lasso(null)));
     if (items.size) found.push(button("unmark", () => this.clear()), this.tagButtons(rows()));
     if (items.size || viewer.items.length < list.size) {
-      found.push(button("rows.npy", () => saveRows(split.name, rows(), store.digest, "npy")));
-      found.push(button("rows.json", () => saveRows(split.name, rows(), store.digest, "json")));
+      found.push(button("rows.json", () => saveRows(split.name, rows(), store.digest)));
       found.push(el("code", { title: "writes a store without the rows of rows.json" }, line));
       found.push(button("copy", () => navigator.clipboard?.writeText(line)));
     }

@@ -1,5 +1,5 @@
 // Tags of rows, such as "wrong", and rows to take along: as files, and as the line for a terminal.
-import { download, npy } from "./elements.js";
+import { download } from "./elements.js";
 
 /** Tags of a store: `{tag: {split: rows}}`, kept by the server beside the store, else in this browser. */
 export class Tags {
@@ -56,10 +56,9 @@ export class Tags {
   }
 }
 
-/** Save rows as rows.npy, or as the JSON that `tsds filter --without` and `tsds erase --rows` take. */
-export function saveRows(split, rows, digest, form) {
-  if (form === "npy") download("rows.npy", npy(rows), "application/octet-stream");
-  else download("rows.json", `${JSON.stringify({ sha256: digest, drop: { [split]: rows } })}\n`, "application/json");
+/** Save rows as the JSON that `tsds filter --without` and `tsds erase --rows` take. */
+export function saveRows(split, rows, digest) {
+  download("rows.json", `${JSON.stringify({ sha256: digest, drop: { [split]: rows } })}\n`, "application/json");
 }
 
 /** A path as a word of a shell. */
