@@ -1,4 +1,4 @@
-"""The number of torch's threads: compared by steps whose time depends on it, and again when steps become slow."""
+"""The number of torch's threads: compared by steps whose time depends on it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import tensorstore_ds as tsds
 from stores import store_of
 from tensorstore_ds.annex.training import torch_threads
 from tensorstore_ds.annex.training.checkpoint import load
-from tensorstore_ds.annex.training.torch_threads import TorchThreads, halves, quickest, time_threads
+from tensorstore_ds.annex.training.torch_threads import choose_threads, halves, quickest, time_threads
 
 
 @pytest.fixture(autouse=True)
@@ -43,62 +43,28 @@ def test_the_number_stays_unless_another_one_is_clearly_quicker() -> None:
     assert quickest({4: 0.5, 2: 1.0, 1: 2.0}, 1) == 4
 
 
-def test_when_a_run_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_changes_to_a_quicker_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_threads, "SECONDS", 0.3)
-    monkeypatch.setattr(torch_threads, "PAUSE", 0.0)
-    threads = TorchThreads(2, 2, measures=True)
+    torch.set_num_threads(2)
     shares: list[float] = []
-    assert not threads.due
-    for _ in range(2):
-        assert threads.add(0.5, 0.5, 1000) == ""
-    assert threads.due
 
     def crowded(share: float) -> None:
         shares.append(share)
         time.sleep(0.05 if torch.get_num_threads() == 2 else 0.001)
 
-    line = threads.measure(crowded)
-    assert threads.count == torch.get_num_threads() == 1 and not threads.due
+    chosen, line = choose_threads(crowded, 2, seconds=0.5, left=500)
+    assert chosen == torch.get_num_threads() == 1
     assert line.startswith("torch computes with 1 thread from now on, ") and "`torch_threads`" in line
     assert set(shares) == {0.5}  # a step of 0.25 s
-    for _ in range(20):
-        assert threads.add(1.0, 1.0, 1000) == ""
-    assert not threads.due
-    for _ in range(5):
-        threads.add(2.0, 2.0, 1000)
-    assert threads.due  # steps have become slow
-    assert threads.measure(step(lambda n: 0.01)) == "" and threads.count == 1
+    assert choose_threads(step(lambda n: 0.01), 2, seconds=0.5, left=500) == (2, "")
 
 
-def test_a_short_rest_of_a_run_is_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch_threads, "PAUSE", 0.0)
-    short = TorchThreads(2, 2, measures=True)
-    for left in range(40, 0, -1):
-        short.add(0.2 if left > 20 else 0.4, 0.1, left)
-        assert not short.due  # 8 seconds are left, of slow steps and without a core for half of the time
-    long = TorchThreads(2, 2, measures=True)
-    for left in (1000, 999):
-        long.add(0.2, 0.2, left)
-    assert long.due
+def test_a_measurement_takes_a_small_share_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[float] = []
     monkeypatch.setattr(torch_threads, "time_threads", lambda *_, seconds: given.append(seconds) or {2: 1.0, 1: 1.0})
-    for left, seconds in ((1000, torch_threads.SECONDS), (100, torch_threads.MOST_COST * 100 * 0.2)):
-        long.add(0.2, 0.2, left)
-        long.measure(step(lambda _: 0))
-        assert given.pop() == pytest.approx(seconds)
-
-
-def test_a_machine_that_is_busy_is_named_once() -> None:
-    threads = TorchThreads(1, 1, measures=True)
-    lines = [threads.add(1.0, 0.4, 1000) for _ in range(20)]
-    assert [line for line in lines if line] == [
-        "this machine is busy: training has a core for 40 % of the time of its steps. tsds doctor measures what it gets"
-    ]
-    assert not threads.due  # there are no others to choose from
-    calm = TorchThreads(4, 4, measures=False)
-    assert not any(calm.add(1.0, 0.99, 1000) for _ in range(20)) and not calm.due
-    waits_for_a_gpu = TorchThreads(1, 1, measures=False, on_cpu=False)
-    assert not any(waits_for_a_gpu.add(1.0, 0.1, 1000) for _ in range(20)) and not waits_for_a_gpu.due
+    for left in (1000, 20, 8):
+        assert choose_threads(step(lambda _: 0), 2, seconds=0.2, left=left) == (2, "")
+    assert given == [torch_threads.SECONDS, torch_threads.MOST_COST * 20]  # 8 seconds are not worth one
 
 
 @pytest.fixture(scope="module")

@@ -33,11 +33,9 @@ FORMAT = ("tensorstore-ds checkpoint", 1)
 #: What a checkpoint has of a run, beside the weights.
 _STATE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("learner", "options", "tally", "loader"), (dict,)),
-    **dict.fromkeys(("epoch", "batch", "ranks"), (int,)),
-    **dict.fromkeys(("seconds", "wait"), (int, float)),
+    **dict.fromkeys(("epoch", "batch", "start", "ranks", "torch_threads"), (int,)),
+    **dict.fromkeys(("seconds", "wait", "computed"), (int, float)),
 }
-#: What those of earlier versions lack.
-_LATER: Mapping[str, tuple[type, ...]] = {"torch_threads": (int,), "computed": (int, float)}
 _DTYPES = ("uint8", "uint16")
 #: Advice about an unusable checkpoint that is given, and of a run that is to be resumed.
 _GIVEN = "Use another checkpoint, best.pt or last.pt of a run."
@@ -168,8 +166,7 @@ class LoadedState:
 def load_state(path: Path) -> LoadedState:
     """The state in a checkpoint; raises `TrainingError` if it has none."""
     card, state = load(path, advice=_RESUMED)
-    expected = {**_STATE, **{name: kinds for name, kinds in _LATER.items() if name in state}}
-    wrong = [name for name, kinds in expected.items() if type(state.get(name)) not in kinds]
+    wrong = [name for name, kinds in _STATE.items() if type(state.get(name)) not in kinds]
     if wrong or not all(map(_is_plain, state["options"].values())):
         raise unusable(path, ValueError(f"no state of a run: {wrong[0] if wrong else 'options'}"))
     return LoadedState(path, card, state)

@@ -347,7 +347,7 @@ class TrainOptions:
         "changes the last bits of the results.",
         default=None,
         at_least=1,
-        shown="OMP_NUM_THREADS, else the fastest number in a measurement, which is repeated when steps become slow",
+        shown="OMP_NUM_THREADS, else the fastest number in a measurement after the first batches",
         decides=False,
         group="Speed",
     )

@@ -296,7 +296,7 @@ def _facts(run: Run) -> dict[str, Any]:
         "precision": run.learner.precision,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
         "ranks": run.ranks.size,
-        "torch_threads": run.threads.count,
+        "torch_threads": run.threads,
         "residency": run.loader.residency,
         "train_samples": run.samples,
         "fold": run.options.fold,

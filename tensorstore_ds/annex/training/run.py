@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import Ranks, Tally
 from tensorstore_ds.annex.training.recipe import completed
-from tensorstore_ds.annex.training.torch_threads import TorchThreads
+from tensorstore_ds.annex.training.torch_threads import choose_threads
 from tensorstore_ds.durable import check_room, partial_of
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
@@ -120,16 +120,11 @@ class Run:
         )
         self.position = Position()
         on_cpu = ranks.device.type == "cpu" and ranks.size == 1 and not options.compile  # which compiles for a number
-        kept = None if self._loaded is None else self._loaded.state.get("torch_threads")
         most = torch.get_num_threads()
-        #: The number of torch's threads.
-        self.threads = TorchThreads(
-            options.torch_threads or min(kept or most, most),
-            most,
-            measures=on_cpu and options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ,
-            is_new=kept is None,
-            on_cpu=ranks.device.type == "cpu",
-        )
+        kept = most if self._loaded is None else self._loaded.state["torch_threads"]
+        self.threads = options.torch_threads or min(kept, most)  #: The number of torch's threads.
+        is_free = options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ and not self.resumed
+        self.compares_threads = on_cpu and is_free and most > 1  #: Whether `compare_threads` is still to be called.
 
     @property
     def eval_samples(self) -> int:
@@ -172,9 +167,8 @@ class Run:
     def _load_state(self, state: Mapping[str, Any]) -> None:
         """Restore what `save` wrote; an invalid state raises any error of torch."""
         self.learner.load_state_dict(state["learner"])
-        ranks, start = state["ranks"], state.get("start", 0)
-        seconds, wait = state["seconds"], state["wait"]
-        computed = state.get("computed", seconds - wait)
+        ranks, start = state["ranks"], state["start"]
+        seconds, wait, computed = state["seconds"], state["wait"], state["computed"]
         position = Position(state["epoch"], state["batch"], start, seconds, wait, computed)
         batches, loader = self._batches(ranks, start), state["loader"]
         place = (position.epoch + 1, 0) if position.batch == batches else (position.epoch, position.batch)
@@ -199,6 +193,13 @@ class Run:
             self.learner.step = round(share * self.learner.steps)
         self.position = position
         self.loader.load_state_dict(loader)
+
+    def compare_threads(self, step: Callable[[float], object], seconds: float) -> str:
+        """Choose the number of torch's threads, once; returns a line if it changes. A batch takes `seconds` now."""
+        self.compares_threads = False
+        left = seconds * self.batches_left
+        self.threads, line = choose_threads(step, self.threads, seconds=seconds, left=left)
+        return line
 
     def share_of_step(self, batch: int) -> tuple[float, bool]:
         """The share of its step's samples that a batch has, and whether it is the step's last batch.
@@ -243,7 +244,7 @@ class Run:
         position = self.position
         state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait", "computed")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
-        state["torch_threads"] = self.threads.count
+        state["torch_threads"] = self.threads
         if self.ranks.first:
             state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
             state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}

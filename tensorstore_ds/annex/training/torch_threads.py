@@ -1,4 +1,4 @@
-"""Choose the number of torch's CPU threads by measurement, again when steps become slow.
+"""Choose the number of torch's CPU threads by measurement.
 
 Torch divides each operator among its threads, and waits for the last one. If other processes use the cores, one thread
 has to wait for a core, and all others wait for it: fewer threads are then several times faster.
@@ -6,14 +6,13 @@ has to wait for a core, and all others wait for it: fewer threads are then sever
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 
-from tensorstore_ds.words import duration, percent
+from tensorstore_ds.words import duration
 
 #: Minimum speed-up to change the number of threads: less may be chance.
 QUICKER = 1.2
@@ -23,14 +22,6 @@ TURNS, SECONDS = 3, 2.0
 MOST_COST, SHORT = 0.05, 10.0
 #: Batches before the first measurement; a batch is cut to make a step take about this many seconds.
 FIRST_BATCHES, STEP_SECONDS = 2, 0.25
-#: Minimum window of steps: seconds and batches.
-WINDOW_SECONDS, WINDOW_BATCHES = 5.0, 5
-#: Steps are slow from this multiple of the usual time.
-SLOWER = 1.5
-#: The machine is busy if the training thread has a core for less than this share of its time.
-BUSY = 0.75
-#: Seconds from one measurement to the next: at least, and at most while there are fewer threads than at the beginning.
-PAUSE, LONGEST_PAUSE = 60.0, 600.0
 
 
 def time_threads(step: Callable[[], object], counts: Sequence[int], *, seconds: float) -> dict[int, float]:
@@ -85,76 +76,21 @@ def halves(count: int) -> list[int]:
     return [count, *halves(count // 2)] if count > 1 else [1]
 
 
-class TorchThreads:
-    """Chooses the number of torch's threads in a training run, and detects a lack of cores on a CPU.
+def choose_threads(step: Callable[[float], object], used: int, *, seconds: float, left: float) -> tuple[int, str]:
+    """Choose the number of threads for the rest of a run, by measurement; returns a line as well if it changes.
 
-    `due` is true after the first batches, when steps have become slower or the training thread has no core for much of
-    its time, and now and then while fewer threads compute than at the beginning. A resumed run starts with the number
-    of its checkpoint. A thread that waits for a GPU needs no core.
+    `step` trains on a share of a batch. A batch takes `seconds` with the threads `used`, and all that follow `left`.
     """
-
-    def __init__(self, count: int, most: int, *, measures: bool, is_new: bool = True, on_cpu: bool = True) -> None:
-        self.count, self._most = count, most
-        self._measures = measures and most > 1
-        self._is_new, self._pause = is_new, PAUSE
-        self._measured = time.monotonic()
-        self._batches, self._batch_seconds, self._seconds_left = 0, STEP_SECONDS, math.inf
-        self._usual: float | None = None
-        self._told = not on_cpu
-        self._count, self._spent, self._computed = 0, 0.0, 0.0  # of a window: batches, seconds, seconds with a core
-        self.due = False  #: Whether to call `measure` before the next step.
-
-    def measure(self, step: Callable[[float], object]) -> str:
-        """Choose the number of threads; returns a line if it changes. `step` trains on a share of a batch."""
-        share = min(1.0, STEP_SECONDS / self._batch_seconds)
-        seconds = min(SECONDS, MOST_COST * self._seconds_left)
-        times = time_threads(lambda: step(share), halves(self._most), seconds=seconds)
-        used, self.count = self.count, quickest(times, self.count)
-        torch.set_num_threads(self.count)
-        changed = self.count != used
-        self._pause = PAUSE if changed else min(LONGEST_PAUSE, 2 * self._pause)
-        self._measured, self._usual, self.due = time.monotonic(), None, False
-        self._begin_window()
-        if not changed:
-            return ""
-        threads = f"{self.count} thread{'s' if self.count > 1 else ''}"
-        gain = f"{times[used] / times[self.count]:.1f}x faster than with {used}"
-        return (
-            f"torch computes with {threads} from now on, {gain}: {duration(times[self.count])} instead of "
-            f"{duration(times[used])}. Choose a number with `torch_threads`"
-        )
-
-    def add(self, seconds: float, computed: float, left: int) -> str:
-        """Record the seconds of a step, and those for which the training thread had a core; `left` batches follow.
-
-        Returns a line about a busy machine once, otherwise an empty text.
-        """
-        self._batches += 1
-        self._batch_seconds, self._seconds_left = seconds, left * seconds
-        self._count, self._spent, self._computed = self._count + 1, self._spent + seconds, self._computed + computed
-        if self._is_new and self._batches >= FIRST_BATCHES:
-            self._is_new, self.due = False, self._measures and self._is_worth_it
-        if self._count < WINDOW_BATCHES or self._spent < WINDOW_SECONDS:
-            return ""
-        mean, core_share = self._spent / self._count, self._computed / self._spent
-        self._begin_window()
-        slow = self._usual is not None and mean > SLOWER * self._usual
-        self._usual = mean if self._usual is None else min(self._usual, mean)
-        since = time.monotonic() - self._measured
-        wanted = slow or (core_share < BUSY and self.count > 1)
-        again = self.count < self._most and since >= LONGEST_PAUSE
-        self.due = self.due or (self._measures and self._is_worth_it and ((wanted and since >= self._pause) or again))
-        if core_share >= BUSY or self._told or self.due:
-            return ""
-        self._told = True
-        return (
-            f"this machine is busy: training has a core for {percent(core_share)} of the time of its steps. "
-            "tsds doctor measures what it gets"
-        )
-
-    @property
-    def _is_worth_it(self) -> bool:
-        return self._seconds_left >= SHORT
-
-    def _begin_window(self) -> None:
-        self._count, self._spent, self._computed = 0, 0.0, 0.0  # batches, seconds, seconds with a core
+    if left < SHORT:
+        return used, ""
+    share = min(1.0, STEP_SECONDS / seconds)
+    times = time_threads(lambda: step(share), halves(used), seconds=min(SECONDS, MOST_COST * left))
+    chosen = quickest(times, used)
+    torch.set_num_threads(chosen)
+    if chosen == used:
+        return used, ""
+    threads = f"{chosen} thread{'s' if chosen > 1 else ''}"
+    return chosen, (
+        f"torch computes with {threads} from now on, {times[used] / times[chosen]:.1f}x faster than with {used}: "
+        f"{duration(times[chosen])} instead of {duration(times[used])}. Choose a number with `torch_threads`"
+    )

@@ -25,6 +25,7 @@ from tensorstore_ds.annex.training.process import (
 )
 from tensorstore_ds.annex.training.report import Reports, TrainReport, reporting
 from tensorstore_ds.annex.training.run import Position, Run
+from tensorstore_ds.annex.training.torch_threads import FIRST_BATCHES
 from tensorstore_ds.errors import TrainingError
 from tensorstore_ds.keywords import TrainKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
@@ -89,7 +90,7 @@ def train(
             given, resident = run.options, run.loader.residency == "device"
             is_detector = isinstance(run.vit, DetectorOptions)
             run.begin()
-            settings = torch_settings(run.learner.precision, run.threads.count)
+            settings = torch_settings(run.learner.precision, run.threads)
             with settings, reporting(run, listeners or Listeners()) as reports:
                 run_epochs(run, stop, reports)
                 return reports.finish()
@@ -102,7 +103,8 @@ def train(
 
 def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     """Train to the end of the run. Every rank runs this loop; only the first one reports."""
-    options, learner, loader, threads = run.options, run.learner, run.loader, run.threads
+    options, learner, loader = run.options, run.learner, run.loader
+    seen, seconds = 0, 0.0  # batches of this process, and the time of the last one without waiting
     vote = StopVote(run.ranks)
     while run.position.epoch < options.epochs:
         position = run.position
@@ -110,8 +112,8 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
         for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
             place = position.start + position.batch
             share, last = run.share_of_step(position.batch)
-            if threads.due and position.batch % options.accumulate == 0:
-                reports.note(threads.measure(partial(learner.rehearse, batch)))
+            if run.compares_threads and seen >= FIRST_BATCHES and position.batch % options.accumulate == 0:
+                reports.note(run.compare_threads(partial(learner.rehearse, batch), seconds))
                 began = _begun(run)  # excluded from the time
             torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
             loss, sums = learner.backward(batch, share=share, last=last)
@@ -119,11 +121,10 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                 learner.update()
             position.tally.add(loss, len(batch["image"]), sums)
             position.batch += 1
-            before = position.seconds - position.wait, position.computed
+            before = position.seconds - position.wait
             now = zip(_clocks(run), began, strict=True)
             position.seconds, position.computed, position.wait = (clock - zero for clock, zero in now)
-            stepped, computed = position.seconds - position.wait - before[0], position.computed - before[1]
-            reports.note(threads.add(stepped, computed, run.batches_left))
+            seen, seconds = seen + 1, position.seconds - position.wait - before
             if last and position.batch < run.batches and (signal := vote.after_step(stop.received)):
                 run.save()
                 raise run.stopped(signal)
