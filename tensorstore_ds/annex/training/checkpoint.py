@@ -12,8 +12,9 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +25,7 @@ from tensorstore_ds.annex.training.tasks import Detection, Task, task_from_data
 from tensorstore_ds.durable import replacing
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.imaging import MAX_PIXELS
-from tensorstore_ds.imaging.placement import FITS, Fit
+from tensorstore_ds.imaging.placement import Fit
 from tensorstore_ds.options import deciding, user_path, with_changes
 
 #: What a checkpoint says that it is; the number changes when older ones can no longer be read.
@@ -36,12 +37,22 @@ _STATE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("epoch", "batch", "start", "ranks", "torch_threads"), (int,)),
     **dict.fromkeys(("seconds", "wait", "computed"), (int, float)),
 }
-_DTYPES = ("uint8", "uint16")
 #: Advice about an unusable checkpoint that is given, and of a run that is to be resumed.
 _GIVEN = "Use another checkpoint, best.pt or last.pt of a run."
 _RESUMED = "Remove it to begin again, or begin another run with `weights` from the best.pt next to it."
 #: Of a member's attributes in a zip archive.
 _FOLDER = 0x10
+
+
+@dataclass(frozen=True)
+class _Images:
+    """Members of a card about its images, whose types are checked."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    stored: tuple[int, int] | None
+    fit: Fit
+    dtype: Literal["uint8", "uint16"] = "uint8"
 
 
 @dataclass(frozen=True)
@@ -74,22 +85,21 @@ class ModelCard:
 
     @classmethod
     def from_data(cls, data: Mapping[str, Any]) -> ModelCard:
-        """The inverse of `as_data`; raises ValueError, TypeError, KeyError or OverflowError for invalid data."""
-        vit = _detector(data["detector"]) if "detector" in data else _vit(data["vit"])
-        task = task_from_data(data["task"])
-        _expect(isinstance(task, Detection) == isinstance(vit, DetectorOptions), "task", "one of the model", task.name)
-        mean, std = (_numbers(name, data[name], vit.channels) for name in ("mean", "std"))
-        _expect(min(std) > 0, "std", "more than 0", std)
-        stored = None
-        if data["stored"] is not None:
-            height, width = stored = _pair("stored", data["stored"])
-            small = min(stored) >= 1 and height * width <= MAX_PIXELS
-            _expect(small, "stored", f"1 to {MAX_PIXELS} pixels", stored)
-        fits = [fit for fit in FITS if isinstance(data["fit"], str) and fit == data["fit"]]
-        _expect(bool(fits), "fit", f"one of {', '.join(FITS)}", data["fit"])
-        dtype = data.get("dtype", "uint8")  # earlier versions have no other integers
-        _expect(dtype in _DTYPES, "dtype", f"one of {', '.join(_DTYPES)}", dtype)
-        return cls(vit, task, mean, std, stored, fits[0], dtype)
+        """The inverse of `as_data`; raises an error of any type for invalid data."""
+        name = "detector" if "detector" in data else "vit"
+        kind: type[ModelOptions] = DetectorOptions if name == "detector" else ViTOptions
+        vit = msgspec.convert(data[name], kind)
+        task, images = task_from_data(data["task"]), msgspec.convert(data, _Images)
+        are_known = set(data[name]) <= {field.name for field in dataclasses.fields(kind)}
+        if not are_known or isinstance(task, Detection) != isinstance(vit, DetectorOptions):
+            raise ValueError(f"{name}: expected a model for {task.name}")
+        if not len(images.mean) == len(images.std) == vit.channels or not min(images.std) > 0:
+            raise ValueError(f"mean, std: expected {vit.channels} numbers, and deviations of more than 0")
+        if not all(map(math.isfinite, (*images.mean, *images.std))):
+            raise ValueError("mean, std: expected finite numbers")
+        if images.stored is not None and not (min(images.stored) >= 1 and math.prod(images.stored) <= MAX_PIXELS):
+            raise ValueError(f"stored: expected 1 to {MAX_PIXELS} pixels")
+        return cls(vit, task, **vars(images))
 
 
 def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
@@ -232,42 +242,6 @@ def _shapes(card: ModelCard) -> dict[str, torch.Size]:
     for name, shape in [item for item in shapes.items() if item[0].startswith(first)]:
         shapes.update((name.replace("_0.", f"_{i}.", 1), shape) for i in range(vit.depth))
     return shapes
-
-
-def _vit(data: Mapping[str, Any]) -> ViTOptions:
-    numbers = {name: _integer(name, value) for name, value in data.items() if name not in ("image_size", "dropout")}
-    (dropout,) = _numbers("dropout", [data["dropout"]], 1)
-    return ViTOptions(image_size=_pair("image_size", data["image_size"]), dropout=dropout, **numbers)
-
-
-def _detector(data: Mapping[str, Any]) -> DetectorOptions:
-    """The inverse of `dataclasses.asdict`; raises `OptionError` or another ValueError for invalid data."""
-    names = [field.name for field in dataclasses.fields(DetectorOptions)]
-    _expect(isinstance(data["frozen_norm"], bool), "frozen_norm", "True or False", data["frozen_norm"])
-    size = _pair("image_size", data["image_size"])
-    return DetectorOptions(**{name: data[name] for name in names} | {"image_size": size})
-
-
-def _pair(name: str, sides: Any) -> tuple[int, int]:
-    height, width = (_integer(name, side) for side in sides)
-    return height, width
-
-
-def _integer(name: str, value: object) -> int:
-    _expect(type(value) is int, name, "a whole number", value)
-    return value  # type: ignore[return-value]  # as just seen
-
-
-def _numbers(name: str, values: Any, count: int) -> tuple[float, ...]:
-    plain = isinstance(values, list | tuple) and all(type(value) in (int, float) for value in values)
-    _expect(plain and len(values) == count and all(map(math.isfinite, values)), name, f"{count} numbers", values)
-    return tuple(values)
-
-
-def _expect(valid: bool, name: str, expected: str, found: object) -> None:
-    if not valid:
-        plain = isinstance(found, str | int | float | tuple) and len(repr(found)) <= 60
-        raise ValueError(f"{name}: expected {expected}, found {repr(found) if plain else type(found).__name__}")
 
 
 def _is_plain(value: object) -> bool:
