@@ -22,7 +22,7 @@ import tensorstore_ds as tsds
 from detection_stores import CLASSES, shapes
 from small_stores import tsds as command
 from stores import store_of
-from tensorstore_ds.annex.checking.predictions import Boxes, object_issues
+from tensorstore_ds.annex.checking.predictions import object_issues
 from tensorstore_ds.errors import SourceError
 from training_stores import labelled, small
 
@@ -185,24 +185,24 @@ def test_predictions_that_do_not_fit(tmp_path: Path) -> None:
 # --- objects --------------------------------------------------------------------------------------------------------
 
 
-def greedy(objects: Boxes, seen: Boxes, least: float) -> list[tuple[str, int | None, int]]:
+def greedy(objects: NDArray[np.float64], seen: NDArray[np.float64], least: float) -> list[tuple[str, int | None, int]]:
     """The rules from their description, over all pairs in the order of their IoU, by torchvision's IoU."""
-    ious = box_iou(torch.tensor(seen.boxes), torch.tensor(objects.boxes)).numpy()
+    ious = box_iou(torch.tensor(seen[:, 2:]), torch.tensor(objects[:, 2:])).numpy()
     pairs = sorted(np.ndindex(*ious.shape), key=lambda each: -ious[each])
     used_d: set[int] = set()
-    used_o = {int(o) for o in np.flatnonzero(objects.scores == 0)}
+    used_o = {int(o) for o in np.flatnonzero(objects[:, 1] == 0)}
     found: list[tuple[str, int | None, int]] = []
     for why, same, limit in (("", True, least), ("swapped", False, least), ("misplaced", True, 0.1)):
         for d, o in pairs:
-            agrees = bool(seen.labels[d] == objects.labels[o])
+            agrees = bool(seen[d, 0] == objects[o, 0])
             if ious[d, o] >= limit and agrees == same and d not in used_d and o not in used_o:
                 used_d.add(d)
                 used_o.add(o)
                 found += [(why, o, d)] if why else []
-    for d, (x1, y1, x2, y2) in enumerate(seen.boxes.tolist()):
+    for d, (x1, y1, x2, y2) in enumerate(seen[:, 2:].tolist()):
         covered = [
             max(0, min(x2, b[2]) - max(x1, b[0])) * max(0, min(y2, b[3]) - max(y1, b[1])) / ((x2 - x1) * (y2 - y1))
-            for b in objects.boxes[objects.scores == 0].tolist()
+            for b in objects[objects[:, 1] == 0, 2:].tolist()
         ]
         if d not in used_d and max([0, *ious[d]]) < least and max([0, *covered]) < 0.5:
             found.append(("overlooked", None, d))
@@ -221,11 +221,11 @@ def test_objects_are_judged_by_the_rules(seed: int) -> None:
         return made
 
     own = boxes(int(rng.integers(0, 7)))
-    objects = Boxes(own, rng.integers(0, 2, len(own)), (rng.random(len(own)) < 0.8).astype(float))
+    objects = np.column_stack([rng.integers(0, 2, len(own)), rng.random(len(own)) < 0.8, own])
     placed = boxes(len(own) + 2, own)
-    seen = Boxes(placed, rng.integers(0, 2, len(placed)), np.ones(len(placed)))
+    seen = np.column_stack([rng.integers(0, 2, len(placed)), np.ones(len(placed)), placed])
     for least in (0.3, 0.5, 0.75):
-        found = [(each.why, each.object, each.detection) for each in object_issues(objects, seen, min_iou=least)]
+        found = [issue[:3] for issue in object_issues(objects, seen, min_iou=least)]
         assert sorted(found, key=str) == sorted(greedy(objects, seen, least), key=str)
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -213,45 +213,22 @@ def suspect_objects(split: Split, detections: NDArray[np.float64], options: Chec
         names = [each for each in ("boxes", "labels", *IGNORED) if each in table.values]
         boxes, labels, *ignored = (np.asarray(table[each][start:stop]) for each in names)
         counts = ~np.any([np.zeros(len(boxes)), *ignored], axis=0)
-        objects = Boxes(boxes.astype(np.float64), labels.astype(np.int64), counts.astype(float))
-        seen = Boxes(own[:, 3:], own[:, 1].astype(np.int64), own[:, 2])
-        for issue in object_issues(objects, seen, min_iou=options.prediction_iou):
-            given = None if issue.object is None else classes[int(labels[issue.object])]
-            score, *box = own[issue.detection, 2:].tolist()
-            suggested = classes[int(seen.labels[issue.detection])]
+        objects = np.column_stack([labels, counts, boxes])
+        for why, number, detection, iou in object_issues(objects, own[:, 1:], min_iou=options.prediction_iou):
+            given = None if number is None else classes[int(labels[number])]
+            label, score, *box = own[detection, 1:].tolist()
             x1, y1, x2, y2 = (round(each, 2) for each in box)
-            yield SuspectObject(
-                sample_of(split, row),
-                issue.object,
-                issue.why,
-                given,
-                suggested,
-                round(score, 5),
-                round(issue.iou, 3),
-                (x1, y1, x2, y2),
-            )
+            found_as = (given, classes[int(label)], round(score, 5), round(iou, 3), (x1, y1, x2, y2))
+            yield SuspectObject(sample_of(split, row), number, why, *found_as)
 
 
-class Boxes(NamedTuple):
-    """Objects or detections of an image."""
+def object_issues(
+    objects: NDArray[np.float64], detections: NDArray[np.float64], *, min_iou: float
+) -> Iterator[tuple[str, int | None, int, float]]:
+    """Compare the objects of an image, (N, 6) class, 0 if it is ignored, and box, with detections (M, 6).
 
-    boxes: NDArray[np.float64]  #: (m, 4) x1 y1 x2 y2 in pixels.
-    labels: NDArray[np.int64]  #: (m,) classes from 0.
-    #: (m,) of detections the score; of objects whether they count, 0 for those that are ignored.
-    scores: NDArray[np.float64]
-
-
-class ObjectIssue(NamedTuple):
-    """A detection that contradicts the objects of an image."""
-
-    why: str  #: ``overlooked``, ``misplaced`` or ``swapped``.
-    object: int | None  #: The object, None if it was overlooked.
-    detection: int
-    iou: float  #: With the object; with the nearest one if it was overlooked.
-
-
-def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Iterator[ObjectIssue]:
-    """Compare the objects of an image with detections; low scores must be filtered out before.
+    Detections are class, score and box; low scores must be filtered out before. Yields ``overlooked``, ``misplaced`` or
+    ``swapped``, the object (None if it was overlooked), the detection, and its IoU with the object or the nearest one.
 
     Detections and objects are paired, those with the largest IoU first, in three steps: of the same class with at least
     `min_iou`, which agree; of different classes with at least `min_iou`, ``swapped``; of the same class with an IoU of
@@ -261,9 +238,9 @@ def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Itera
     ObjectLab defines the three kinds (U. Tkachenko, A. Thyagarajan, J. Mueller, ObjectLab: Automated Diagnosis of
     Mislabeled Images in Object Detection Data, 2023). ObjectLab computes scores of images. These are rules for objects.
     """
-    ious = box_ious(detections.boxes, objects.boxes)
-    is_same = detections.labels[:, None] == objects.labels
-    counts = objects.scores > 0
+    boxes, seen, counts = objects[:, 2:], detections[:, 2:], objects[:, 1] > 0
+    ious = box_ious(seen, boxes)
+    is_same = detections[:, 0][:, None] == objects[:, 0]
     free = np.ones(ious.shape, np.bool_) & counts
     is_left = np.ones(len(ious), np.bool_)
     steps = (("", is_same, min_iou), ("swapped", ~is_same, min_iou), ("misplaced", is_same, _APART))
@@ -271,12 +248,12 @@ def object_issues(objects: Boxes, detections: Boxes, *, min_iou: float) -> Itera
         for detection, number in _paired(np.where(free & possible, ious, 0), least):
             free[detection] = free[:, number] = is_left[detection] = False
             if why:
-                yield ObjectIssue(why, number, detection, float(ious[detection, number]))
-    areas = (detections.boxes[:, 2:] - detections.boxes[:, :2]).prod(axis=1)
-    inside = box_intersections(detections.boxes, objects.boxes[~counts]).max(axis=1, initial=0)
+                yield why, number, detection, float(ious[detection, number])
+    areas = (seen[:, 2:] - seen[:, :2]).prod(axis=1)
+    inside = box_intersections(seen, boxes[~counts]).max(axis=1, initial=0)
     nearest = ious.max(axis=1, initial=0)
     for detection in np.flatnonzero(is_left & (nearest < min_iou) & (inside < _INSIDE * areas)).tolist():
-        yield ObjectIssue("overlooked", None, detection, float(nearest[detection]))
+        yield "overlooked", None, detection, float(nearest[detection])
 
 
 def _paired(ious: NDArray[Any], least: float) -> Iterator[tuple[int, int]]:
