@@ -55,9 +55,9 @@ def epochs(last: int) -> list[EpochRecord]:
 
 
 def write(folder: Path, last: int) -> Path:
-    with History(folder) as history:
-        for record in epochs(last):
-            history.add(record)
+    history = History(folder)
+    for record in epochs(last):
+        history.add(record)
     return history.path
 
 
@@ -145,17 +145,17 @@ def test_a_half_written_line_is_dropped_wherever_it_ends(tmp_path: Path) -> None
         assert load_history(path) == epochs((end >= first - 1) + (end >= len(whole) - 1)), end
     for end in (0, first - 1, first, first + 40, len(whole) - 1):
         path.write_bytes(whole[:end])
-        with History(tmp_path, keep_epochs=1) as history:
-            assert history.records == epochs(int(end >= first - 1))
-            history.add(epochs(2)[1])
+        history = History(tmp_path, keep_epochs=1)
+        assert history.records == epochs(int(end >= first - 1))
+        history.add(epochs(2)[1])
         assert path.read_bytes().startswith(whole[:first] if end >= first - 1 else whole[first:])
         assert load_history(path)[-1] == epochs(2)[1]
     assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["history.jsonl"]
 
 
 def test_a_line_cut_in_the_middle_of_a_character_is_dropped(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
-        history.add(replace(RECORD, train={"Genauigkeit für Käfer": 1.0}))
+    history = History(tmp_path)
+    history.add(replace(RECORD, train={"Genauigkeit für Käfer": 1.0}))
     text = history.path.read_bytes()
     history.path.write_bytes(text[: text.index("ä".encode()) + 1])
     assert load_history(tmp_path) == []
@@ -163,13 +163,13 @@ def test_a_line_cut_in_the_middle_of_a_character_is_dropped(tmp_path: Path) -> N
 
 def test_resuming_keeps_the_epochs_of_the_checkpoint(tmp_path: Path) -> None:
     path = write(tmp_path, 4)
-    with History(tmp_path, keep_epochs=2) as history:
-        assert history.records == load_history(path) == epochs(2)
-        history.add(replace(epochs(3)[2], seconds=9.0))
-        assert history.records == load_history(path)
+    history = History(tmp_path, keep_epochs=2)
+    assert history.records == load_history(path) == epochs(2)
+    history.add(replace(epochs(3)[2], seconds=9.0))
+    assert history.records == load_history(path)
     assert [record.seconds for record in load_history(path)] == [2.5, 2.5, 9.0]
-    with History(tmp_path):
-        assert path.read_bytes() == b""
+    History(tmp_path)
+    assert path.read_bytes() == b""
 
 
 def test_lines_that_are_kept_stay_as_they_are(tmp_path: Path) -> None:
@@ -177,12 +177,10 @@ def test_lines_that_are_kept_stay_as_they_are(tmp_path: Path) -> None:
     lines = [json.dumps({**json.loads(LINE), "epoch": epoch, "note": "mine"}, indent=None) for epoch in (1, 2)]
     path.write_text("\n".join([*lines, ""]), "utf-8")
     before = path.stat()
-    with History(tmp_path, keep_epochs=2):
-        pass
+    History(tmp_path, keep_epochs=2)
     assert path.read_text("utf-8").splitlines() == lines
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
-    with History(tmp_path, keep_epochs=1):
-        pass
+    History(tmp_path, keep_epochs=1)
     assert path.read_text("utf-8") == lines[0] + "\n"
 
 
@@ -209,7 +207,7 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
     message = "epoch: expected an epoch after 1, found 1" if line == LINE.encode() else message
     path = tmp_path / "history.jsonl"
     path.write_bytes(LINE.encode() + b"\n" + line + b"\n" + LINE.replace('"epoch": 1', '"epoch": 2').encode() + b"\n")
-    for opened in (lambda: load_history(path), History(tmp_path, keep_epochs=2).__enter__):
+    for opened in (lambda: load_history(path), lambda: History(tmp_path, keep_epochs=2)):
         with pytest.raises(OptionError, match=message) as raised:
             opened()  # type: ignore[operator]
         assert str(raised.value).startswith(f"{path}, line 2: ")
@@ -218,37 +216,17 @@ def test_a_damaged_line_is_named(tmp_path: Path, line: bytes) -> None:
 
 
 def test_epochs_are_added_in_order(tmp_path: Path) -> None:
-    with History(tmp_path) as history:
+    history = History(tmp_path)
+    history.add(RECORD)
+    with pytest.raises(OptionError, match="expected an epoch after 1, found 1"):
         history.add(RECORD)
-        with pytest.raises(OptionError, match="expected an epoch after 1, found 1"):
-            history.add(RECORD)
     assert load_history(tmp_path) == [RECORD]
-
-
-def test_it_is_written_within_its_block_only(tmp_path: Path) -> None:
-    history = History(tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    with pytest.raises(ValueError, match="closed"):
-        history.add(RECORD)
-    with history:
-        history.add(RECORD)
-    with pytest.raises(ValueError, match="closed"):
-        history.add(RECORD)
-
-
-@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_its_files_are_closed(tmp_path: Path) -> None:
-    with pytest.raises(KeyError), History(tmp_path) as history:
-        history.add(RECORD)
-        raise KeyError
-    handles = [handle.readlink() for handle in Path("/proc/self/fd").iterdir() if handle.is_symlink()]
-    assert not [target for target in handles if target.is_relative_to(tmp_path)]
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("a file")
     with pytest.raises(OutputError, match=r"run/history\.jsonl: expected to write it, found: File exists\."):
-        History(tmp_path / "run").__enter__()
+        History(tmp_path / "run")
 
 
 def test_a_full_disk_is_one_line_and_whole_lines_stay(tmp_path: Path) -> None:
@@ -258,9 +236,9 @@ def test_a_full_disk_is_one_line_and_whole_lines_stay(tmp_path: Path) -> None:
         "from tensorstore_ds.errors import OutputError\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))\n"
         "try:\n"
-        "    with History(sys.argv[1]) as history:\n"
-        "        for epoch in range(1, 100):\n"
-        "            history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
+        "    history = History(sys.argv[1])\n"
+        "    for epoch in range(1, 100):\n"
+        "        history.add(EpochRecord(epoch, 1.0, 0.1, {'loss': 0.5}, None, 1.0, 0.0))\n"
         "except OutputError as error:\n"
         "    print(error)\n"
     )
@@ -270,6 +248,5 @@ def test_a_full_disk_is_one_line_and_whole_lines_stay(tmp_path: Path) -> None:
     assert run.stdout == f"{expected}\n"
     assert run.stderr == ""
     assert load_history(tmp_path)
-    with History(tmp_path, keep_epochs=100) as history:  # there is room again
-        history.add(replace(RECORD, epoch=200))
+    History(tmp_path, keep_epochs=100).add(replace(RECORD, epoch=200))  # there is room again
     assert load_history(tmp_path)[-1].epoch == 200

@@ -13,14 +13,13 @@ import dataclasses
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Self
+from typing import Any
 
 from tensorstore_ds import words
-from tensorstore_ds.durable import sync, unwritable, write_all, write_file
+from tensorstore_ds.durable import write_all, write_file, writing
 from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.progress import notebook_bar
 
@@ -192,10 +191,10 @@ def _check_order(where: str, before: Sequence[EpochRecord], record: EpochRecord)
 
 
 class History:
-    """Writes `history.jsonl` in a run's folder; a context manager that makes the folder or continues its file.
+    """Writes `history.jsonl` in a run's folder, which it makes, or continues its file.
 
-    Only one process may write, such as rank 0. A line is on disk when `add` returns. Write it before the checkpoint of
-    the same epoch: a run that is killed between the two begins the epoch again, and drops the line.
+    Only one process may write, such as rank 0. A line is on disk when `add` returns. Write it after the checkpoint of
+    the same epoch: a run that is killed between the two evaluates the epoch again.
 
     On resuming, `keep_epochs` is the number of whole epochs in the checkpoint: their lines are kept, later or
     incomplete lines dropped. Raises an `OptionError` that names an invalid line.
@@ -203,42 +202,19 @@ class History:
 
     def __init__(self, folder: str | os.PathLike[str], *, keep_epochs: int = 0) -> None:
         self.path = Path(folder, "history.jsonl")
-        self.keep_epochs = keep_epochs
-        self.records: list[EpochRecord] = []  # those kept and added
-        self._file: BinaryIO | None = None
-
-    def __enter__(self) -> Self:
-        with self._writing():
+        with writing(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            content = self.path.read_bytes() if self.path.exists() else b""
-            kept = [(line, r) for line, r in parse_lines(content, self.path) if r.epoch <= self.keep_epochs]
+            content = self.path.read_bytes() if self.path.exists() else None
+            kept = [(line, r) for line, r in parse_lines(content or b"", self.path) if r.epoch <= keep_epochs]
             wanted = b"".join(line + b"\n" for line, _ in kept)
             if wanted != content:  # lines that are kept stay as they are
                 write_file(self.path, wanted)
-            self.records = [record for _, record in kept]
-            self._file = open(self.path, "ab", buffering=0)
-            sync(self.path.parent)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
-        self._file = None
+        self.records = [record for _, record in kept]  # those kept and added
 
     def add(self, record: EpochRecord) -> None:
         """Append the next epoch; its line is on disk when this returns."""
-        if self._file is None:
-            raise ValueError("History: expected to add inside of its `with` block, found it closed.")
         _check_order(self.path.name, self.records, record)
-        with self._writing():
-            write_all(self._file, encoded(dump_record(record) + "\n"))
-            os.fsync(self._file.fileno())
+        with writing(self.path), open(self.path, "ab", buffering=0) as file:
+            write_all(file, encoded(dump_record(record) + "\n"))
+            os.fsync(file.fileno())
         self.records.append(record)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Raise `OutputError` for the file if the system refuses to write."""
-        try:
-            yield
-        except OSError as error:
-            raise unwritable(self.path, error) from error

@@ -7,7 +7,6 @@ import math
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,24 +81,17 @@ class TrainReport:
     pictures: Sequence[str]  #: File names of the pictures that were drawn.
 
 
-@contextmanager
-def reporting(run: Run, listeners: Listeners) -> Iterator[Reports]:
-    """Report what a run does, and write its records during the block."""
-    if not run.ranks.first:
-        yield Reports(run, listeners, None)
-        return
-    for line in _notes(run):
-        listeners.note(line)
-    with History(run.out, keep_epochs=run.position.epoch) as history:
-        run.check_space()
-        yield Reports(run, listeners, history)
-
-
 class Reports:
     """Reports to listeners and writes records; silent on all ranks but the first."""
 
-    def __init__(self, run: Run, listeners: Listeners, history: History | None) -> None:
-        self.run, self.listeners, self._history = run, listeners, history
+    def __init__(self, run: Run, listeners: Listeners) -> None:
+        self.run, self.listeners = run, listeners
+        self._history: History | None = None
+        if run.ranks.first:
+            for line in _notes(run):
+                listeners.note(line)
+            self._history = History(run.out, keep_epochs=run.position.epoch)
+            run.check_space()
         self._looked = self._drawn = time.monotonic()
 
     def note(self, line: str) -> None:

@@ -23,7 +23,7 @@ from tensorstore_ds.annex.training.process import (
     stop_signals,
     torch_settings,
 )
-from tensorstore_ds.annex.training.report import Reports, TrainReport, reporting
+from tensorstore_ds.annex.training.report import Reports, TrainReport
 from tensorstore_ds.annex.training.run import Position, Run
 from tensorstore_ds.annex.training.torch_threads import FIRST_BATCHES
 from tensorstore_ds.errors import TrainingError
@@ -90,8 +90,8 @@ def train(
             given, resident = run.options, run.loader.residency == "device"
             is_detector = isinstance(run.vit, DetectorOptions)
             run.begin()
-            settings = torch_settings(run.learner.precision, run.threads)
-            with settings, reporting(run, listeners or Listeners()) as reports:
+            with torch_settings(run.learner.precision, run.threads):
+                reports = Reports(run, listeners or Listeners())
                 run_epochs(run, stop, reports)
                 return reports.finish()
         except (RuntimeError, MemoryError) as error:
