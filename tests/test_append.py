@@ -134,7 +134,7 @@ def test_image_files_of_another_depth_are_refused(tmp_path: Path) -> None:
         convert(tmp_path / depth.__name__, tmp_path / f"{depth.__name__}.tsds")
     eight, sixteen = tmp_path / "uint8.tsds", tmp_path / "uint16.tsds"
     before = files_of(eight)
-    expected = "expected uint8 pixels in its image files, as in uint8.tsds, found uint16"
+    expected = "expected uint8 pixels in its images, as in uint8.tsds, found uint16"
     with pytest.raises(OptionError, match=expected):
         tsds.append(eight, tmp_path / "uint16")
     with pytest.raises(OptionError, match=expected):

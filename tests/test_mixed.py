@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch.utils import data
 
 import tensorstore_ds as tsds
@@ -99,6 +100,24 @@ def test_images_of_several_sizes_come_as_a_list_or_by_a_plan_in_one(stores: Path
         assert next(iter(tsds.DataLoader(dataset, 17)))["image"].shape == (17, 3, 4, 4)
 
 
+@pytest.mark.parametrize("encoding", ["raw", "source"])
+@pytest.mark.parametrize("plan", [None, tsds.Resize((6, 6)), [tsds.Resize((6, 6)), tsds.Resize((3, 3))]])
+def test_gray_images_become_rgb_if_others_are(stores: Path, tmp_path: Path, encoding: Any, plan: Any) -> None:
+    """Also in a batch that has only gray ones, and of each sample."""
+    gray = np.random.default_rng(0).integers(0, 256, (4, 6, 6, 1), np.uint8)
+    (tmp_path / "gray").mkdir()
+    for row, image in enumerate(gray):
+        Image.fromarray(image[:, :, 0]).save(tmp_path / f"gray/{row}.png")
+    tsds.convert(tmp_path / "gray", tmp_path / "gray.tsds", encoding=encoding, workers=0)
+    dataset = tsds.MixedDataset([stores / "a.tsds", tmp_path / "gray.tsds"], fields=["image"], decode=plan)
+    name = "image_0" if isinstance(plan, list) else "image"
+    expected = [*(pixels("a", row) for row in range(13)), *np.repeat(gray, 3, axis=3)]
+    found = [image for rows in ([*range(14)], [14, 15, 16]) for image in dataset.gather(rows).columns[name]]
+    np.testing.assert_array_equal(np.stack(found).transpose(0, 2, 3, 1), expected)
+    found = [np.asarray(dataset[row][name]).transpose(1, 2, 0) for row in range(17)]
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_a_transform_is_that_of_the_mixture(stores: Path) -> None:
     seen = []
 
@@ -167,6 +186,18 @@ def test_objects_that_differ(tmp_path: Path) -> None:
         with pytest.raises(tsds.OptionError, match=message):
             tsds.MixedDataset([tmp_path / f"{name}.tsds" for name in names.split()])
         tsds.editing.merge_stores([tmp_path / f"{name}.tsds" for name in names.split()], tmp_path / f"{names}.tsds")
+
+
+@pytest.mark.parametrize("encoding", ["raw", "source"])
+def test_images_of_another_bit_depth(tmp_path: Path, encoding: Any) -> None:
+    """A batch of 8 bits would keep the lower half of 16."""
+    for dtype in (np.uint8, np.uint16):
+        (folder := tmp_path / np.dtype(dtype).name).mkdir()
+        Image.fromarray(np.full((6, 6), 200, dtype)).save(folder / "0.png")
+        tsds.convert(folder, folder.with_suffix(".tsds"), encoding=encoding, workers=0)
+    message = r"^uint16\.tsds: expected uint8 pixels in its images, as in uint8\.tsds, found uint16"
+    with pytest.raises(tsds.OptionError, match=message):
+        tsds.MixedDataset([tmp_path / "uint8.tsds", tmp_path / "uint16.tsds"])
 
 
 def test_what_another_thread_has_replaced_is_counted(stores: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import os
@@ -27,6 +28,7 @@ from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.store import Asked, Store
+from tensorstore_ds.reading.stored_images import check_depths
 from tensorstore_ds.seeding import shuffled
 
 #: A store as path, URL, open store, or data set of one of its splits.
@@ -52,7 +54,7 @@ class MixedDataset(Samples):
     stores. ``len(mixed)`` is the number of all samples. With shares, `epoch_length` decides how many an epoch has.
 
     Classes are matched by name, so a class that occurs in several stores has one index. Images of differing sizes are a
-    list, as with one store. A `decode` plan gives them one size.
+    list, as with one store. A `decode` plan gives them one size. Gray images become RGB if others are.
 
     Args:
         stores: the stores, as a dict with the share of each, whose sum does not matter, or as a list, to concatenate
@@ -113,6 +115,9 @@ class MixedDataset(Samples):
         if "image" in common and len(views) > 1:
             found = "; ".join(f"{', '.join(names)} in {name}" for names, name in views.items())
             raise refusal("decode", "as many views in all data sets: give it to the mixture", found)
+        if "image" in common:
+            own = ((part.store_name, part.split) for part in self.parts if len(part.split))
+            check_depths((name, split.fields["image"], split["image"]) for name, split in own)
         if not common:
             raise refusal("fields", "a field that all stores have", "none")
         if return_as == "torchvision":
@@ -233,6 +238,8 @@ class MixedDataset(Samples):
                 for name in names
                 for each in self._columns_of([name])
             }
+            if "image" in names and self._is_widened:
+                columns |= {each: _as_rgb(columns[each]) for each in self._columns_of(["image"])}
             pieces.append(batch.with_columns(columns))
         columns = {
             name: _interleaved([piece.columns[name] for piece in pieces], places, pool)
@@ -241,6 +248,12 @@ class MixedDataset(Samples):
         lost = [piece.dropped for piece in pieces if piece.dropped is not None]
         dropped = _interleaved(lost, places, BufferPool()) if len(lost) == len(pieces) and pieces else None
         return Batch(columns, rows, self, draw, dropped)
+
+    @functools.cached_property
+    def _is_widened(self) -> bool:
+        """Whether gray images become RGB, because others are, as within one store."""
+        shapes = (part.split.image_shapes for part in self.parts)
+        return {int(channels) for each in shapes for channels in np.unique(each[:, 2])} == {1, 3}
 
     def _signature(self) -> Hashable | None:
         own, parts = super()._signature(), [part._signature() for part in self.parts]
@@ -419,6 +432,13 @@ def _with_classes(value: Value, numbers: NDArray[np.int64] | None, field: Field 
         mapped = torch.from_numpy(numbers[labels.numpy()]).to(labels.dtype)
         return PackedObjects(value.offsets, {**value.values, field.class_value: mapped})
     return value
+
+
+def _as_rgb(images: Any) -> Any:
+    """Gray images, (B, 1, H, W) or a list of (1, H, W), with three equal channels."""
+    if isinstance(images, list):
+        return [each.expand(3, -1, -1) for each in images]
+    return images.expand(-1, 3, -1, -1).contiguous(memory_format=torch.channels_last)
 
 
 def _interleaved(pieces: Sequence[Any], places: Sequence[NDArray[np.int64]], pool: BufferPool) -> Any:

@@ -6,16 +6,19 @@ limited by the available memory instead.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import re
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.format.kinds import EncodedImageField, RaggedImageField, RawImageField
+from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.schema import Encoding
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import (
@@ -31,7 +34,9 @@ from tensorstore_ds.imaging.codecs import (
     quiet_pillow,
 )
 from tensorstore_ds.imaging.jpeg import DamagedJpegError, JpegSegment, cut, decode_jpeg, read_header
+from tensorstore_ds.imaging.picture import read_header as read_picture
 from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.reading.columns import Column, RaggedColumn
 
 #: Memory that decoding takes for each pixel, at most about: Pillow's own 4 bytes, the array, and the image turned.
 _PIXEL_NBYTES = 16
@@ -53,6 +58,26 @@ class Pixels(NamedTuple):
     top: int
     left: int
     scale: int = 1
+
+
+def check_depths(splits: Iterable[tuple[str, Field, Column | RaggedColumn]]) -> None:
+    """Raise `OptionError` if images of splits, each with the name of its store and the field, differ in dtype.
+
+    No batch can hold both. A damaged file is no reason to refuse the others.
+    """
+    known = of = ""
+    for name, field, images in splits:
+        depth = ""
+        if isinstance(field, EncodedImageField):
+            with contextlib.suppress(SourceError):
+                depth = read_picture(images[0], max_pixels=field.max_pixels, key=name, as_files=True).dtype.name
+        else:
+            depth = cast("RawImageField | RaggedImageField", field).dtype
+        if not known:
+            known, of = depth, name
+        elif depth not in ("", known):
+            message = f"{name}: expected {known} pixels in its images, as in {of}, found {depth}."
+            raise OptionError(f"{message} Save all images with one bit depth.")
 
 
 def image_digest(stored: bytes | NDArray[Any]) -> bytes:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import repeat
 from typing import Any
@@ -23,17 +22,16 @@ from tensorstore_ds.conversion.groups import DUPLICATES, check_finds, key_group
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.errors import OptionError, SourceError
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
-from tensorstore_ds.format.kinds.image import EncodedImageField
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
-from tensorstore_ds.imaging.picture import read_header
 from tensorstore_ds.options import declarations
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
+from tensorstore_ds.reading.stored_images import check_depths
 from tensorstore_ds.regular_files import tidied
 
 PathLike = str | os.PathLike[str]
@@ -349,25 +347,9 @@ def joined_stores(
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
     if len(stores) > 1:
-        _check_depths(stores, names)
+        splits = ((name, store[split]) for name, store in zip(names, stores, strict=True) for split in store)
+        check_depths((n, s.fields["image"], s["image"]) for n, s in splits if len(s) and "image" in s.fields)
     return joined
-
-
-def _check_depths(stores: Sequence[Store], names: Sequence[str]) -> None:
-    """Raise an error if the image files of stores differ in bit depth, because no batch can hold both."""
-    known = of = ""
-    for store, name in zip(stores, names, strict=True):
-        image = store.manifest.fields.get("image")
-        first = next((store[split] for split in store if len(store[split])), None)
-        if first is None or not isinstance(image, EncodedImageField):
-            continue
-        with suppress(SourceError):  # a damaged file, which is no reason to refuse the others
-            depth = read_header(first["image"][0], max_pixels=image.max_pixels, key=name, as_files=True).dtype.name
-            if not known:
-                known, of = depth, name
-            if depth != known:
-                message = f"expected {known} pixels in its image files, as in {of}, found {depth}."
-                raise OptionError(f"{name}: {message} Save all images with one bit depth.")
 
 
 def _repeated(stores: Sequence[Store], joined: JoinedFields) -> tuple[SampleCount, int]:
