@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +14,6 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 import tensorstore_ds as tsds
-from small_stores import tsds as run_tsds
 from stores import store_of
 from tensorstore_ds.annex.measuring.any_loader import _samples_of, _verdict
 from tensorstore_ds.loading import epoch
@@ -131,46 +129,3 @@ def test_samples_of_a_batch(batch: Any, samples: int) -> None:
 def test_what_is_refused(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(tsds.OptionError, match=message):
         tsds.diagnose(**arguments, device="cpu", seconds=1)
-
-
-SCRIPT = """
-import helper
-import torch
-from torch.utils.data import DataLoader, TensorDataset
-
-loader = DataLoader(TensorDataset(torch.zeros(32, 2), torch.zeros(32)), 8)
-
-
-def step(batch):
-    assert helper.NAME == "beside the script" and len(batch[0]) == 8
-
-
-if __name__ == "__main__":
-    raise SystemExit("it was run as a program")
-"""
-
-
-def test_a_script(tmp_path: Path) -> None:
-    (tmp_path / "helper.py").write_text('NAME = "beside the script"\n')
-    (tmp_path / "train.py").write_text(SCRIPT)
-    done = run_tsds("doctor", "--script", tmp_path / "train.py", "--seconds", 1, "--device", "cpu", "--json")
-    assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found["batch_size"] == 8 and found["step_rate"] > 0
-    shown = run_tsds("doctor", "--script", tmp_path / "train.py", "--seconds", 1, "--device", "cpu")
-    assert "the loader alone" in shown.stdout and "both together" in shown.stdout
-
-
-def test_scripts_that_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "none.py").write_text("step = print\n")
-    (tmp_path / "wrong.py").write_text("import sys\nassert sys.argv == [__file__]\nraise ValueError('a\\nb')\n")
-    done = run_tsds("doctor", "--script", tmp_path / "wrong.py")
-    assert done.exit_code == 1 and "wrong.py: ValueError in line 3: a\\nb." in done.stderr
-    for arguments, message in (
-        (("--script", tmp_path / "none.py"), "to define `loader` outside of"),
-        (("--script", tmp_path / "gone.py"), "expected a Python file, found none at"),
-        ((), "expected STORE, SRC or --script FILE, found both or none"),
-        ((tmp_path, "--script", tmp_path / "none.py"), "found both or none"),
-    ):
-        done = run_tsds("doctor", *arguments)
-        assert done.exit_code == 2 and message in " ".join(done.stderr.split()), done.stderr

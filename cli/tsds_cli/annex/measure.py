@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import runpy
 import shlex
-import sys
 import time
-import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
-from tensorstore_ds.errors import one_line
 from tsds_cli import text
-from tsds_cli.messages import Failure, interrupted, spelled
-from tsds_cli.options import Command, json_option, option, options_of, out_option, path, store_argument, store_place
+from tsds_cli.messages import interrupted, spelled
+from tsds_cli.options import Command, json_option, options_of, out_option, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:
     from tensorstore_ds import Installation
-    from tensorstore_ds.annex.measuring import Comparison, Diagnosis, Forecast, LoaderDiagnosis, Verdict
+    from tensorstore_ds.annex.measuring import Comparison, Diagnosis, Forecast
 
 _MISSING = "-"
 _PHASES: dict[Literal["load", "train"], str] = {"load": "loading", "train": "training"}
@@ -170,18 +166,10 @@ def _ratio(value: float) -> str:
 
 
 @click.command(cls=Command)
-@click.argument("place", type=store_place, metavar="STORE|SRC", required=False)
-@option(
-    "--script",
-    type=path,
-    metavar="FILE",
-    help="Instead of a store, measure the `loader` that this Python file defines, with any library, and its function "
-    "`step`, if it has one. The file is executed.",
-    group="Essential",
-)
+@click.argument("place", type=store_place, metavar="STORE|SRC")
 @options_of(DiagnoseOptions)
 @json_option
-def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptions, as_json: bool) -> None:
+def doctor(place: str | Path, options: DiagnoseOptions, as_json: bool) -> None:
     """Find what slows training down, and how to speed it up.
 
     For a STORE, measures the loader alone, the model alone, and both together, as well as threads, copies, memory and
@@ -196,73 +184,32 @@ def doctor(place: str | Path | None, script: Path | None, options: DiagnoseOptio
       tsds doctor photos
       tsds doctor photos.tsds
       tsds doctor photos.tsds --model small --batch-size 256 --threads 2
-      tsds doctor --script my_training.py
     """
-    if (place is None) == (script is None):
-        raise click.UsageError("expected STORE, SRC or --script FILE, found both or none. Name one of them.")
     begun = time.monotonic()
     with ProgressBar() as bar:
 
         def progress(stage: str) -> None:
             bar.show("Measuring", time.monotonic() - begun, options.seconds, stage)
 
-        if script is not None:
-            defined = _run(script)
-            progress("the loader and the step")
-            found: Any = tsds.diagnose(
-                loader=defined["loader"], step=defined.get("step"), seconds=options.seconds, device=options.device
-            )
-        elif _is_source(place):
-            found = tsds.forecast(cast(Path, place), options, progress=progress)
+        if _is_source(place):
+            found: Forecast | Diagnosis = tsds.forecast(place, options, progress=progress)
         else:
-            found = tsds.diagnose(cast(Path, place), options, progress=progress)
+            found = tsds.diagnose(place, options, progress=progress)
     if as_json:
         text.echo_json(found)
-    elif script is not None:
-        _show_loader(script, found)
     elif isinstance(found, tsds.measuring.Forecast):
         _show_forecast(found)
     else:
         _show_diagnosis(found)
 
 
-def _is_source(place: str | Path | None) -> bool:
+def _is_source(place: str | Path) -> bool:
     """Whether this is not a store, so that it may be something to convert."""
     try:
-        tsds.open(cast(Path, place))
+        tsds.open(place)
     except tsds.FormatError as error:
         return isinstance(place, Path) and place.exists() and error.problems[0].reason == "not-a-store"
     return False
-
-
-def _run(script: Path) -> dict[str, Any]:
-    """The names that a Python file defines, among them `loader`."""
-    if not script.is_file():
-        raise click.BadParameter(f"expected a Python file, found none at {script}.", param_hint="--script")
-    sys.path.insert(0, str(script.resolve().parent))  # as python FILE does
-    sys.argv = [str(script)]
-    try:
-        defined = runpy.run_path(str(script), run_name="__tsds_doctor__")
-    except (Exception, SystemExit) as error:
-        lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == str(script)]
-        line = lines[-1] if lines else getattr(error, "lineno", 0)
-        what = f"{type(error).__name__} in line {line}: {one_line(str(error))}"
-        raise Failure(f"{script}: {what}. Correct the script; it must run without arguments.") from error
-    if "loader" not in defined:
-        message = f"expected {script} to define `loader` outside of `if __name__ == '__main__'`, found no such name."
-        raise click.BadParameter(message, param_hint="--script")
-    return defined
-
-
-def _show_loader(script: Path, found: LoaderDiagnosis) -> None:
-    text.echo(text.Styled(f"{script}: batches of {found.batch_size}", bold=True))
-    rows = [("the loader alone", words.rate(found.load_rate), f"first batch after {words.duration(found.first_batch)}")]
-    if found.step_rate is not None and found.together_rate is not None and found.wait is not None:
-        rows.append(("the step alone", words.rate(found.step_rate), ""))
-        share = f"{100 * found.wait:.0f} % of the time goes to loading"
-        rows.append(("both together", words.rate(found.together_rate), share))
-    text.echo_table(rows, right=[1])
-    _show_verdicts(found.verdicts)
 
 
 def _kernels(found: Installation) -> str:
@@ -314,7 +261,10 @@ def _show_diagnosis(found: Diagnosis) -> None:
     text.echo(f"  compiled kernels: {_kernels(found.installation)}")
     if found.cause:
         text.echo(f"  limited by {_CAUSES[found.cause]}")
-    _show_verdicts(found.verdicts)
+    for verdict in found.verdicts:
+        text.head(verdict.code)
+        text.echo(f"  {verdict.line}")
+        text.echo(f"  {spelled(verdict.change)}")
     text.head("recommended")
     for line in found.code.splitlines():
         text.echo(f"  {line}")
@@ -331,13 +281,6 @@ def _show_diagnosis(found: Diagnosis) -> None:
         text.head("not measured, or only in part")
         for line in found.not_measured:
             text.echo(f"  {line}")
-
-
-def _show_verdicts(verdicts: Iterable[Verdict]) -> None:
-    for verdict in verdicts:
-        text.head(verdict.code)
-        text.echo(f"  {verdict.line}")
-        text.echo(f"  {spelled(verdict.change)}")
 
 
 def _figures(found: Diagnosis) -> list[tuple[str, str, str]]:
