@@ -171,14 +171,6 @@ def test_a_model_that_is_the_limit(digits):
 
 
 @quiet
-def test_a_batch_that_is_too_small(digits):
-    """A step of the smallest batch costs a model that is this small no less than one of four."""
-    found, verdicts = found_in(digits, model="seed", batch_size=1, seconds=6)
-    assert "`batch_size=4`" in verdicts["batch-too-small"].change
-    assert found.measured.model.larger_rate > found.measured.model.rate
-
-
-@quiet
 def test_more_threads_of_torch_than_cores(digits):
     torch.set_num_threads(32)
     try:

@@ -91,8 +91,6 @@ class ModelRun:
     name: str  #: name of the model
     batch_size: int  #: samples per batch
     rate: float  #: samples per second
-    larger_batch: int = 0  #: batch size of a second measurement with larger batches; 0 if not measured
-    larger_rate: float = 0.0  #: samples per second with `larger_batch`
     threads: int = 1  #: threads that torch uses on the CPU
     fewer_threads: int = 0  #: a smaller number of threads that was also measured; 0 if not measured
     fewer_rate: float = 0.0  #: samples per second with `fewer_threads`

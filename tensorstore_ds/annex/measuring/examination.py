@@ -17,7 +17,6 @@ from tensorstore_ds.annex.measuring.diagnosis_results import Measured, ModelRun,
 from tensorstore_ds.annex.measuring.measure import in_turns
 from tensorstore_ds.annex.measuring.measure_machine import measure_cores, measure_memory
 from tensorstore_ds.annex.training.crops import crops_in_words, decode_plan, how_of, image_size_of
-from tensorstore_ds.annex.training.memory import is_out_of_memory
 from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.errors import OptionError, TsdsError
 from tensorstore_ds.loading.augment.placements import Placements
@@ -28,14 +27,12 @@ from tensorstore_ds.loading.resident import choose
 from tensorstore_ds.machine import usable_cores
 
 #: Shares of the time for each measurement; the rest goes to starting up, and to batches that are waited for.
-FIRST_EPOCH, WARM, CORES, MODEL, LARGER = 0.08, 0.1, 0.03, 0.1, 0.05
+FIRST_EPOCH, WARM, CORES, MODEL, THREADS = 0.08, 0.1, 0.03, 0.1, 0.05
 SWEEP, WORK, TOGETHER, DISTURBED, COMPARED = 0.2, 0.1, 0.08, 0.04, 0.14
 #: Share that one batch may take, to load or to learn from, so that there are several of them.
 BATCH = 0.02
 #: Turns in which settings are compared.
 ROUNDS = 3
-#: A batch so many times as large is tried, too.
-LARGER_TIMES = 4
 #: Images that are placed to learn what size a plan makes of them, at most.
 PLACED = 256
 #: Bytes that are copied to the device to try it from there, at most.
@@ -222,26 +219,13 @@ class Examination:
         if why:
             self._note(f"steps of {self.batch_size} samples", f"steps of {size} were measured instead, because {why}")
         self._step_batch = size
-        model = self._alone(student, size, MODEL)
+        model = training.model_alone(student, self._rows, size, self._device, seconds=MODEL * seconds)
         if self._device.type == "cpu" and model.threads > 1:  # more threads than cores wait for each other
-            seconds_of = training.threads_alone(student, self._rows, size, self._device, seconds=LARGER * seconds)
+            seconds_of = training.threads_alone(student, self._rows, size, self._device, seconds=THREADS * seconds)
             fewer = min((n for n in seconds_of if n < model.threads), key=seconds_of.__getitem__)
             rates = {n: size / taken for n, taken in seconds_of.items()}
             model = replace(model, rate=rates[model.threads], fewer_threads=fewer, fewer_rate=rates[fewer])
-        larger = min(LARGER_TIMES * size, len(self._rows))
-        if not why and larger >= 2 * size and larger / model.rate <= LARGER * seconds:
-            try:
-                return replace(model, larger_batch=larger, larger_rate=self._alone(student, larger, LARGER).rate)
-            except (RuntimeError, MemoryError) as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._note(f"steps of {larger} samples", f"they do not fit into the memory of {self._device}")
-            student.let_go(self._device)  # here, where the error does not hold it any more
         return model
-
-    def _alone(self, student: training.Student, batch_size: int, share: float) -> ModelRun:
-        seconds = share * self._options.seconds
-        return training.model_alone(student, self._rows, batch_size, self._device, seconds=seconds)
 
 
 def _decoded_size(dataset: StoreDataset, decode: Decode) -> tuple[int, int]:

@@ -31,7 +31,7 @@ def judge(m: Measured) -> tuple[Verdict, ...]:
     Either the model is the limit, or training waits for the loader; in the second case, the kind of the store and the
     work of its threads always lead to a verdict.
     """
-    causes = (storage_and_memory, model, store_and_threads, copies, processors, batch_size)
+    causes = (storage_and_memory, model, store_and_threads, copies, processors)
     return tuple(verdict for cause in causes for verdict in cause(m))
 
 
@@ -231,19 +231,6 @@ def _cores_limited(m: Measured, slow: TransformRun | None) -> Iterator[Verdict]:
             evidence["wanted"] = m.model.rate / each
             line += f" The model could take {rate(m.model.rate)}: that would need {evidence['wanted']:.1f} cores."
         yield Verdict("cores-limited", line, more, evidence | {"busy": busiest, "each_rate": each})
-
-
-def batch_size(m: Measured) -> Iterator[Verdict]:
-    """Verdict for a larger batch that trains more samples."""
-    run = m.model
-    if run is not None and not starved(m) and run.larger_rate >= QUICKER * run.rate:
-        line = (
-            f"Batches of {run.batch_size} do not fill the device: {rate(run.rate)}, and {rate(run.larger_rate)} in "
-            f"batches of {run.larger_batch}."
-        )
-        change = f"Try `batch_size={run.larger_batch}`, with a learning rate to match."
-        evidence = {"rate": run.rate, "larger_rate": run.larger_rate, "larger_batch": float(run.larger_batch)}
-        yield Verdict("batch-too-small", line, change, evidence)
 
 
 def holds_gil(t: TransformRun) -> bool:
