@@ -327,7 +327,7 @@ def _compare(
                 values if new is None else both.renumbered(values, new)
                 for values, new in zip(stored, numbers, strict=True)
             )
-            same = (left == right) | (_nan(left) & _nan(right))
+            same = (left == right) | ((left != left) & (right != right))  # NaN
             wrong = np.flatnonzero(~same.reshape(len(pairs), -1).all(axis=1))
             if len(wrong):
                 split.fields.setdefault(name, SampleCount()).add_rows(pairs[wrong, 0], called)
@@ -400,7 +400,3 @@ def _renumbered(field: Field, value: Any, numbers: NDArray[np.int64] | None) -> 
         return value
     is_table = isinstance(value, Mapping)
     return field.renumbered(value, numbers) if is_table else field.renumbered(np.asarray(value)[None], numbers)[0]
-
-
-def _nan(values: NDArray[Any]) -> Any:
-    return np.isnan(values) if values.dtype.kind == "f" else np.zeros(values.shape, np.bool_)
