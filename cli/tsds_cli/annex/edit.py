@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shlex
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,6 @@ import tensorstore_ds as tsds
 from tensorstore_ds import ConvertOptions, words
 from tensorstore_ds.conversion import RepackOptions
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.options import shortened
 from tsds_cli import text
 from tsds_cli.messages import interrupted
 from tsds_cli.options import (
@@ -509,7 +507,7 @@ def drop(store: Path, names: tuple[str, ...], as_json: bool) -> None:
     "--rows",
     type=path,
     metavar="FILE",
-    help='Erase rows that a file lists: SPLIT ROW on each line, or JSON: {"drop": {"train": [3, 17]}}.',
+    help='Erase rows that a JSON file lists, as in tsds filter --without: {"drop": {"train": [3, 17]}}.',
 )
 @splits_option
 @sha256_option
@@ -549,7 +547,7 @@ def erase(
         raise click.UsageError("Give one of --where, --keys and --rows.")
     if rows is not None and splits:
         raise click.UsageError("--rows names the splits itself: leave out --split.")
-    listed, of_store = (None, None) if rows is None else listed_rows(rows, may_be_lines=True)
+    listed, of_store = (None, None) if rows is None else listed_rows(rows)
     chosen: dict[str, Any] = {
         "where": where,
         "keys": keys,
@@ -647,21 +645,15 @@ def annotate(store: Path, license: str | None, as_json: bool, **given: str | Non
 # --- files that list samples --------------------------------------------------------------------------------------
 
 
-def listed_rows(file: Path, *, may_be_lines: bool = False) -> tuple[dict[str, list[int]], str | None]:
-    """The rows of each split in a file, and the digest of their store if the file contains it.
-
-    The file is JSON or, if `may_be_lines`, has a row on each line: ``train 17``.
-    """
+def listed_rows(file: Path) -> tuple[dict[str, list[int]], str | None]:
+    """The rows of each split in a JSON file, and the digest of their store if the file contains it."""
     expected = f'{file}: expected {{"drop": {{"train": [3, 17]}}}}'
-    expected += ", or a line such as train 17 for each row" if may_be_lines else ""
     try:
         if file.stat().st_size > _LIMIT:
             raise OptionError(f"{expected}, found a file of more than {_LIMIT:,} bytes.")
         data = file.read_bytes()
     except OSError as error:
         raise OptionError(f"{expected}, found no file that can be read: {error.strerror}.") from error
-    if may_be_lines and not data.lstrip().startswith(b"{"):
-        return _rows_of_lines(file, data), None
     try:
         document = json.loads(data)
         listed = {str(split): list(rows) for split, rows in document["drop"].items()}
@@ -672,20 +664,3 @@ def listed_rows(file: Path, *, may_be_lines: bool = False) -> tuple[dict[str, li
     if any(type(row) is not int for rows in listed.values() for row in rows):
         raise OptionError(f"{expected}, found rows that are no whole numbers.")
     return listed, sha256 if isinstance(sha256, str) and sha256 else None
-
-
-def _rows_of_lines(file: Path, data: bytes) -> dict[str, list[int]]:
-    """The rows by split of the non-empty lines of a text."""
-    try:
-        lines = data.decode("utf-8-sig").split("\n")
-    except UnicodeDecodeError:
-        raise OptionError(f"{file}: expected a text in UTF-8, found other bytes.") from None
-    rows: dict[str, list[int]] = {}
-    for i, line in enumerate(lines, 1):
-        match = re.fullmatch(r"\s*(\S+)\s+(\d{1,18})\s*", line, re.ASCII)
-        if match is not None:
-            rows.setdefault(match[1], []).append(int(match[2]))
-        elif line.strip():
-            found = f"found {shortened(repr(line.removesuffix(chr(13))))}"
-            raise OptionError(f"{file}, line {i}: expected a split and a row, such as train 17, {found}.")
-    return rows
