@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from tensorstore_ds.annex.training.options import LARGEST, Preset
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import ANY_DEVICE, declared, option
 
 Model = Literal[Preset, "none"]
@@ -67,3 +69,11 @@ class DiagnoseOptions:
         shown="the memory available to this process",
         group="Machine",
     )
+
+
+def split_of(asked: str | None, names: Sequence[str]) -> str:
+    """The split to measure: the one that is asked for, else ``train``, else the first."""
+    name = asked or ("train" if "train" in names else next(iter(names), ""))
+    if name not in names:
+        raise OptionError(f"`split`: expected one of {', '.join(names) or 'none at all'}, found {name or 'none'}.")
+    return name

@@ -11,7 +11,7 @@ from typing import Any, Unpack, overload
 import torch
 
 from tensorstore_ds.annex.measuring.any_loader import LoaderDiagnosis, diagnose_loader
-from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions, split_of
 from tensorstore_ds.annex.measuring.diagnosis_results import Diagnosis, Measured, Settings
 from tensorstore_ds.annex.measuring.examination import Examination
 from tensorstore_ds.annex.measuring.measure_loading import remade
@@ -183,12 +183,7 @@ def dataset_of(
         dataset = examined if transform is None else remade(examined, examined.fields, transform)
     else:
         store = examined if isinstance(examined, Store) else open_store(examined)
-        name = split or ("train" if "train" in store else next(iter(store.splits), ""))
-        if name not in store:
-            raise OptionError(
-                f"`split`: expected one of {', '.join(store.splits) or 'none at all'}, found {name or 'none'}."
-            )
-        dataset = StoreDataset(store, name, transform=transform)
+        dataset = StoreDataset(store, split_of(split, list(store.splits)), transform=transform)
     if not len(dataset):
         raise OptionError(f"`split`: expected samples, found none in {dataset.split_name}. Choose another split.")
     return dataset

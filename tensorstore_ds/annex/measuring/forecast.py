@@ -12,13 +12,12 @@ from typing import Literal, Unpack
 from tensorstore_ds.annex.measuring.bench import bench
 from tensorstore_ds.annex.measuring.bench_options import BenchOptions
 from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Phase
-from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
+from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions, split_of
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.conversion.estimate import Estimate, estimate
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.errors import OptionError
 from tensorstore_ds.keywords import DiagnoseKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
@@ -106,7 +105,7 @@ def forecast(
         scratch = Path(folder)
         opened = open_any(path, wanted)
         contents = opened.contents()
-        split = _split(options.split, list(contents.splits))
+        split = split_of(options.split, list(contents.splits))
         listed = contents.splits[split]
         rows = range(0, len(listed), -(-len(listed) // MOST))
         told(f"{len(rows):,} samples, converted")
@@ -128,13 +127,6 @@ def forecast(
     reason = "" if raw is not None else f"expected image files in the folder of the source, found none ({opened.name})"
     failed = next((way.reason for way in found.ways if way.group == "files" and way.reason), "")
     return Forecast(str(path), split, len(rows), estimated, replace(found, store=str(path)), reason or failed)
-
-
-def _split(asked: str | None, names: Sequence[str]) -> str:
-    name = asked or ("train" if "train" in names else next(iter(names), ""))
-    if name not in names:
-        raise OptionError(f"`split`: expected one of {', '.join(names) or 'none at all'}, found {name or 'none'}.")
-    return name
 
 
 def _linked(source: Source, references: Sequence[Reference], folder: Path) -> Path | None:
