@@ -6,9 +6,8 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, overload
 
@@ -41,8 +40,6 @@ _REPEATS = replace(_SEED, name="repeats", at_least=1, at_most=None)
 _CLASSES, _NAME = 30, 24
 #: Keys that are read together.
 _ROWS = 10_000
-#: Returns the key of a row, given its place in what is divided.
-_KeyOf = Callable[[int], str]
 
 
 @dataclass(frozen=True)
@@ -91,7 +88,8 @@ class Folds(Sequence[Fold]):
     stratify: str | None
     groups: str | None
     warnings: tuple[str, ...]
-    _key: _KeyOf
+    _split: Split
+    _rows: Ints
     _group_of: Ints | None
     _classes: _Classes | None
 
@@ -196,7 +194,8 @@ class Folds(Sequence[Fold]):
         if target.suffix not in (".csv", ".json"):
             raise refusal("out", "a file name that ends with .csv or .json", target.name)
         check_outside_stores(target)
-        listed = [(self._key(row), folds) for row, folds in enumerate(self.numbers.T.tolist())]
+        pairs = zip(self._rows.tolist(), self.numbers.T.tolist(), strict=True)
+        listed = [(self._split.key(row), folds) for row, folds in pairs]
         if target.suffix == ".csv":
             names = ["fold"] if self.repeats == 1 else [f"fold_{i + 1}" for i in range(self.repeats)]
             text = csv_text(
@@ -358,11 +357,7 @@ def folds(
     for note in notes:
         warnings.warn(note, stacklevel=2)
     numbers = np.stack([_divide(fold(bits, repeat), group_of, classes, k) for repeat in range(repeats)]) + 1
-    return Folds(title, numbers, k, seed, stratify, by, notes, partial(_key, part, rows), group_of, classes)
-
-
-def _key(split: Split, rows: Ints, index: int) -> str:
-    return split.key(int(rows[index]))
+    return Folds(title, numbers, k, seed, stratify, by, notes, part, rows, group_of, classes)
 
 
 def _divide(bits: Bits, group_of: Ints | None, classes: _Classes | None, k: int) -> Ints:
