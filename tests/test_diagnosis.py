@@ -359,13 +359,3 @@ def test_on_a_gpu(photos):
     assert found.device.startswith("cuda")
     assert any(run.settings.residency == "device" for run in found.measured.runs)
     assert found.measured.together.copy > 0
-
-
-@quiet
-@pytest.mark.gpu("times")
-def test_copies_that_hold_a_gpu_back(tmp_path):
-    """Large images, and a step that does nothing with them."""
-    store = store_of(tmp_path / "s.tsds", noise(64, (512, 512, 3)), ["ant", "bee"]).path
-    found = diagnose(store, DiagnoseOptions(seconds=6), step=lambda batch: batch["image"][0, 0, 0, 0])
-    codes = [verdict.code for verdict in found.verdicts]
-    assert "copy-bound" in codes
