@@ -23,7 +23,7 @@ from small_stores import ROOT, tsds as command
 from stores import Samples
 from tensorstore_ds.annex.training import tasks
 from tensorstore_ds.annex.training.coco_map import Precision, coco_map
-from tensorstore_ds.annex.training.detections import MISSED, RIGHT, WRONG, StoreDetections, matched
+from tensorstore_ds.annex.training.detections import IGNORED, MISSED, RIGHT, WRONG, StoreDetections, matched
 from tensorstore_ds.annex.training.history import plain
 from tensorstore_ds.annex.training.learner import Learner
 from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
@@ -370,7 +370,9 @@ def test_matches_are_those_of_the_definition_from_any_score_on(seed: int) -> Non
     matches = matched(found, truth)
     for score in (0, 0.3, 0.75, 2):
         expected = plainly_judged(found[found[:, 2] >= score], truth)
-        for judged, definition in zip(matches.from_score(score), expected, strict=True):
+        judged_by_color = matches.from_score(score)
+        in_order = (judged_by_color[color] for color in (RIGHT, WRONG, MISSED, IGNORED))
+        for judged, definition in zip(in_order, expected, strict=True):
             np.testing.assert_array_equal(judged, definition)
 
 

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tensorstore_ds import words
 from tensorstore_ds.annex.publishing.answers import Answers
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.skipped import skipped_in
@@ -159,11 +158,6 @@ def size_category(rows: int) -> str:
     if place == 0:
         return "n<1K"
     return f"{names[place - 1]}<n<{names[place]}" if place < len(names) else "n>1T"
-
-
-def size_of(store: Store, split: str) -> str:
-    """Bytes of a split, in words."""
-    return words.size(sum(shard.nbytes for shard in store.manifest.splits[split].shards))
 
 
 def _faults(store: Store) -> dict[str, tuple[int, str]]:

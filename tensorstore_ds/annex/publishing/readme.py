@@ -8,7 +8,7 @@ from typing import Any
 
 from tensorstore_ds import words
 from tensorstore_ds.annex.publishing.escaping import code_block, markdown, yaml
-from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of, size_category, size_of
+from tensorstore_ds.annex.publishing.facts import COUNTED, Facts, options_of, size_category
 from tensorstore_ds.format.history import steps_of
 
 #: Classes in the table; the most frequent ones if there are more.
@@ -31,7 +31,6 @@ _HUB_LICENSES = frozenset(
     )
 )
 _HUB_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
-_SPLIT = re.compile(r"\W")
 
 
 def readme(facts: Facts, *, previews: Sequence[str], papers: Collection[str]) -> str:
@@ -53,11 +52,6 @@ def readme(facts: Facts, *, previews: Sequence[str], papers: Collection[str]) ->
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def hub_split(name: str) -> str:
-    """A valid split name on Hugging Face, which allows no dashes."""
-    return _SPLIT.sub("_", name)
-
-
 def _front_matter(facts: Facts, previews: Sequence[str]) -> str:
     lists = {
         "size_categories": [size_category(facts.rows)],
@@ -72,7 +66,8 @@ def _front_matter(facts: Facts, previews: Sequence[str]) -> str:
     if previews:  # named one by one, so that nothing else is taken for a table
         lines += ["configs:", "- config_name: preview", "  default: true", "  data_files:"]
         for name in previews:
-            lines += [f"  - split: {yaml(hub_split(name))}", f"    path: {yaml(f'preview/{name}.parquet')}"]
+            valid = re.sub(r"\W", "_", name)  # Hugging Face allows no dashes
+            lines += [f"  - split: {yaml(valid)}", f"    path: {yaml(f'preview/{name}.parquet')}"]
     return "\n".join([*lines, "---"])
 
 
@@ -93,7 +88,8 @@ def _contents(facts: Facts) -> str:
     rows = []
     for name in store:
         counted = [f"{found.get(name, 0):,}" for found in objects.values()]
-        rows.append([markdown(name), f"{len(store[name]):,}", *counted, size_of(store, name)])
+        nbytes = sum(shard.nbytes for shard in store.manifest.splits[name].shards)
+        rows.append([markdown(name), f"{len(store[name]):,}", *counted, words.size(nbytes)])
     splits = _table(names, rows, right=range(1, len(names)))
     fields = [
         [markdown(name), markdown(field.kind), _cell(field.describe())] for name, field in store.manifest.fields.items()

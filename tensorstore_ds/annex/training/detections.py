@@ -45,15 +45,6 @@ RIGHT, WRONG, MISSED, IGNORED = "#22c55e", "#ff4b4b", "#ffd60a", "#9aa0a6"
 BoxRows = NDArray[np.float32]
 
 
-class Judged(NamedTuple):
-    """The rows of an image, judged from a score on. Other detections in ignored objects are in none of them."""
-
-    right: BoxRows  #: Detections that are matched with an object.
-    wrong: BoxRows  #: Detections that count, and are not.
-    missed: BoxRows  #: Objects that no detection is matched with.
-    ignored: BoxRows  #: Objects that are ignored.
-
-
 class Matches(NamedTuple):
     """Matches of the detections of an image with its objects; detections of lower scores do not affect the others."""
 
@@ -62,12 +53,12 @@ class Matches(NamedTuple):
     which: NDArray[np.int64]  #: (M,) index of the object that a detection is matched with, or -1.
     counts: NDArray[np.bool_]  #: (M,) whether a detection counts: it does not where half of it lies in an ignored one.
 
-    def from_score(self, score: float) -> Judged:
-        """Judge the detections with at least a score."""
+    def from_score(self, score: float) -> dict[str, BoxRows]:
+        """Rows by color, in the order of drawing; in none are detections below a score, or in ignored objects."""
         kept, right, missed = self.found[:, 2] >= score, self.which >= 0, self.truth[:, 2] == 0
         missed[self.which[kept & right]] = False
-        wrong = self.found[kept & self.counts & ~right]
-        return Judged(self.found[kept & right], wrong, self.truth[missed], self.truth[self.truth[:, 2] != 0])
+        objects = {IGNORED: self.truth[self.truth[:, 2] != 0], MISSED: self.truth[missed]}
+        return {**objects, RIGHT: self.found[kept & right], WRONG: self.found[kept & self.counts & ~right]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,23 +148,22 @@ class StoreDetections:
         self._truth()
         least = self.best_score() if score is None else score
         judged = [matches.from_score(least) for matches in self._matched]
-        mistakes = [len(each.wrong) + len(each.missed) for each in judged]
+        mistakes = [len(each[WRONG]) + len(each[MISSED]) for each in judged]
         worst = sorted(range(len(mistakes)), key=lambda row: (-mistakes[row], row))[:count]
         cells = []
         with quiet_pillow():
             for row in worst:
-                right, wrong, missed, _ = map(len, judged[row])
+                right, wrong, missed = (len(judged[row][color]) for color in (RIGHT, WRONG, MISSED))
                 picture, scale = magnified(picture_of(self.split, row, "image"), SIDE)
                 self._draw(picture, scale, judged[row])
                 cells.append(Cell(picture, [f"{wrong} wrong, {missed} missed, {right} right"], self.split.key(row)))
-        right, wrong, missed = (sum(len(judged[row][i]) for row in worst) for i in range(3))
-        legend = [(RIGHT, f"right {right:,}"), (WRONG, f"wrong {wrong:,}"), (MISSED, f"missed {missed:,}")]
+        names = {RIGHT: "right", WRONG: "wrong", MISSED: "missed"}
+        legend = [(c, f"{name} {sum(len(judged[row][c]) for row in worst):,}") for c, name in names.items()]
         legend.append((IGNORED, "ignored"))
         title = f"{self.split.name}: the {len(cells):,} worst of {len(self.split):,} samples"
         return sheet_of(f"{title}, score {least:.2f} or more, IoU {OVERLAP}", cells, legend)
 
-    def _draw(self, picture: Image.Image, scale: float, judged: Judged) -> None:
-        shown = {IGNORED: judged.ignored, MISSED: judged.missed, RIGHT: judged.right, WRONG: judged.wrong}
+    def _draw(self, picture: Image.Image, scale: float, shown: dict[str, BoxRows]) -> None:
         boxes = np.concatenate([rows[:, 3:] for rows in shown.values()]) * scale
         colors = [color for color, rows in shown.items() for _ in rows]
         names = [
