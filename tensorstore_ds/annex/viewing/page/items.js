@@ -45,7 +45,7 @@ function facetsOfImages(split) {
 }
 
 /** The fields of objects that are the truth and predictions of it, if there are both. */
-export function pairOfObjects(split) {
+function pairOfObjects(split) {
   const all = split.all("objects");
   const guess = all.find((name) => split.fields[name].values.scores && split.fields[name].values.boxes);
   const truth = all.find((name) => name !== guess && split.fields[name].values.boxes);

@@ -6,7 +6,7 @@ import { sorted } from "./filters.js";
 import { findingsView } from "./findings.js";
 import { Grid } from "./grid.js";
 import { LEAST_SCORE, SIZES, headOf } from "./head.js";
-import { Images, Objects, pairOfObjects } from "./items.js";
+import { Images, Objects } from "./items.js";
 import { Panel } from "./panel.js";
 import { Scatter } from "./scatter.js";
 import { Selection } from "./selection.js";
@@ -394,17 +394,10 @@ export class Viewer {
       const text = JSON.stringify(runs);
       if (text === this.drawn && this.main.querySelector(".charts")) return;
       this.drawn = text;
-      const pair = this.split && pairOfObjects(this.split);
-      const hint = pair?.length || this.split?.fields.loss ? el("p", {}, el("button", { onclick: () => this.worst() }, "samples with the largest loss")) : null;
-      this.main.replaceChildren(curves(runs), hint ?? "");
+      this.main.replaceChildren(curves(runs));
     };
     await draw();
     clearInterval(this.live);
     this.live = setInterval(() => draw().catch((error) => (this.status.textContent = `the run cannot be read: ${error.message}`)), LIVE_MS);
-  }
-
-  async worst() {
-    this.set("sort", this.split.fields.loss ? "-loss" : `-${pairOfObjects(this.split)[1]}.missed`);
-    await this.show("images");
   }
 }
