@@ -370,10 +370,9 @@ def test_matches_are_those_of_the_definition_from_any_score_on(seed: int) -> Non
     matches = matched(found, truth)
     for score in (0, 0.3, 0.75, 2):
         expected = plainly_judged(found[found[:, 2] >= score], truth)
-        judged_by_color = matches.from_score(score)
-        in_order = (judged_by_color[color] for color in (RIGHT, WRONG, MISSED, IGNORED))
-        for judged, definition in zip(in_order, expected, strict=True):
-            np.testing.assert_array_equal(judged, definition)
+        judged = matches.from_score(score)
+        for color, definition in zip((RIGHT, WRONG, MISSED, IGNORED), expected, strict=True):
+            np.testing.assert_array_equal(judged[color], definition)
 
 
 def test_an_evaluation_computes_the_precision_once(

@@ -140,9 +140,8 @@ def test_rows_of_a_selection(store: tsds.Store, tmp_path: Path, tab: Open, view:
     opened.page.locator("[data-item='5']").click(modifiers=["Control"])
     assert opened.status == "60 of 60 images, 4 marked"
     rows = [3, 4, 6, 7]
-    data = saved(opened, "rows.json")
-    assert json.loads(data)["drop"] == {"train": rows}
-    (tmp_path / "rows.json").write_bytes(data)
+    (tmp_path / "rows.json").write_bytes(saved(opened, "rows.json"))
+    assert json.loads((tmp_path / "rows.json").read_bytes())["drop"] == {"train": rows}
     line = opened.page.locator(".status code").inner_text().split()
     out = tmp_path / "rest.tsds"
     words = [sys.executable, "-m", "tsds_cli", *line[1:3], str(out), line[4], str(tmp_path / "rows.json")]

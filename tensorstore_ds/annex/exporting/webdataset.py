@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from contextlib import ExitStack
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,13 +31,12 @@ class WebDatasetExporter(Exporter):
         archive: tarfile.TarFile | None = None
         count = 0
         names = Names()
-        try:
+        with ExitStack() as stack:
             for sample in self.samples(split, Names()):
                 if archive is None or archive.offset > _NBYTES:
-                    if archive is not None:
-                        archive.close()
+                    stack.close()
                     path = self.folder / f"{split}-{count:06d}.tar"
-                    archive = tarfile.open(path, "x", format=tarfile.PAX_FORMAT)  # noqa: SIM115
+                    archive = stack.enter_context(tarfile.open(path, "x", format=tarfile.PAX_FORMAT))
                     count += 1
                     self.files += 1
                 suffix = sample.name.rpartition(".")[2].lower()
@@ -50,9 +50,6 @@ class WebDatasetExporter(Exporter):
                     _add(archive, f"{stem}.txt", texts.pop("captions")[0].encode())
                 if described := self._described(sample) | {name: each for name, each in texts.items() if each}:
                     _add(archive, f"{stem}.json", json.dumps(described, ensure_ascii=False).encode())
-        finally:
-            if archive is not None:
-                archive.close()
 
     def finish(self) -> None:
         """Write the fields as in the manifest."""

@@ -251,18 +251,16 @@ def random_state_kept() -> Iterator[None]:
     This includes GPUs. If CUDA was not in use before, they are seeded like torch's CPU generator, as
     `torch.manual_seed` leaves them.
     """
-    python, arrays, tensors = random.getstate(), np.random.get_state(), torch.get_rng_state()
-    gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    python, arrays = random.getstate(), np.random.get_state()
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
     try:
-        yield
+        with torch.random.fork_rng(gpus):
+            yield
     finally:
         random.setstate(python)
         np.random.set_state(arrays)
-        torch.set_rng_state(tensors)
-        if gpus is None:
+        if not gpus:
             torch.cuda.manual_seed_all(torch.initial_seed())
-        else:
-            torch.cuda.set_rng_state_all(gpus)
 
 
 @contextlib.contextmanager
