@@ -90,12 +90,10 @@ def _expanded(pairs: Pairs, order: NDArray[np.int64], starts: NDArray[np.int64],
     return np.unique(every[every[:, 0] != every[:, 1]], axis=0).reshape(-1, 2)
 
 
-def mirrored_pairs(
-    hashes: NDArray[np.uint64], mirrored: NDArray[np.uint64], distance: int, *, most: int = MOST
-) -> Found:
+def mirrored_pairs(hashes: NDArray[np.uint64], mirrored: NDArray[np.uint64], distance: int) -> Found:
     """All pairs of a hash (n,) and the hash of another mirror image (n,) that differ in at most `distance` bits."""
     n = len(hashes)
-    found = near_pairs(np.concatenate([hashes, mirrored]), distance, most=most)
+    found = near_pairs(np.concatenate([hashes, mirrored]), distance)
     first, second = found.pairs.T
     across = (first < n) & (second >= n) & (first != second - n)
     pairs = np.sort(np.stack([first[across], second[across] - n], axis=1), axis=1)

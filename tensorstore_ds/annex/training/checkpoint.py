@@ -62,9 +62,7 @@ class ModelCard:
     vit: ModelOptions  #: Shape of the model, a vision transformer or a detector.
     task: Task  #: What the model has learned.
     mean: tuple[float, ...]  #: Mean of each channel, to normalize images; of values in [0, 1] for integers.
-    std: tuple[
-        float, ...
-    ]  #: Standard deviation of each channel, to normalize images; of values in [0, 1] for integers.
+    std: tuple[float, ...]  #: Standard deviation of each channel, as `mean`.
     #: (height, width) of all images in the store; the size of the model may differ. None if images in the store have
     #: different sizes. Each image is then stretched to the size of the model while it is decoded.
     stored: tuple[int, int] | None
@@ -108,12 +106,12 @@ def save(path: Path, card: ModelCard, content: Mapping[str, Any]) -> None:
         torch.save({"format": list(FORMAT), "card": card.as_data(), **content}, file)
 
 
-def load(path: Path, *, device: torch.device | str = "cpu", advice: str = _GIVEN) -> tuple[ModelCard, dict[str, Any]]:
+def load(path: Path, *, advice: str = _GIVEN) -> tuple[ModelCard, dict[str, Any]]:
     """Read the card and the content of a checkpoint, plain values and tensors; raises `TrainingError` or OSError."""
     with open(path, "rb") as file:
         try:
             check_sums(file)
-            data = torch.load(file, map_location=device, weights_only=True)
+            data = torch.load(file, map_location="cpu", weights_only=True)
             if not isinstance(data, dict) or data.get("format") != list(FORMAT):
                 raise ValueError("not one of this library and version")
             return ModelCard.from_data(data["card"]), data
