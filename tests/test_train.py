@@ -186,7 +186,7 @@ def test_a_stopped_run_goes_on_to_the_same_bits(
     assert stopped.value.signal == number and state(out)["batch"] == batch
     assert [signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)] == handlers
     _, notes = trained(store, out, resume=True, **BUSY, num_threads=2)
-    assert f"goes on {place}" in notes  # a busy machine is named after it
+    assert f"goes on {place}" in notes
     ended, whole = state(out), state(uninterrupted)
     for name in ("weights", "learner", "tally"):
         assert equal(ended[name], whole[name]), name
