@@ -107,7 +107,7 @@ class CvatSource(AnnotatedSource):
             advice = "The root <annotations> looks like CVAT: export as CVAT for images 1.1, or as Pascal VOC or COCO."
             raise SourceError(problems or missing, "" if problems else advice)
         names = split_names(splits)
-        message = "not stored: no XML file lists it."
+        message = "not stored: no XML file of this source lists it."
         beside = (path for i, path in enumerate(images.paths) if i not in used)
         self._annotations.left_out += [Problem(path, "not-listed", message) for path in beside]
         references = {names[subset]: entries for subset, entries in splits.items()}

@@ -152,7 +152,7 @@ def not_listed(root: Path, folders: Iterable[str], is_listed: Callable[[str], bo
         for path in paths:
             name = path[len(folder) :]
             if name[0] != "." and name.lower() not in LITTER and PurePosixPath(name).suffix.lower() in IMAGE_SUFFIXES:
-                left_out.append(Problem(path, "not-listed", f"not stored: no {by} file lists it."))
+                left_out.append(Problem(path, "not-listed", f"not stored: no {by} file of this source lists it."))
     return left_out
 
 
