@@ -24,7 +24,11 @@ def library() -> Path:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(
-    "arguments", [[HERE / "on_fake"], ["-m", "gpu", *MARKED]], ids=["of the fake", "of the project"]
+    "arguments",
+    [
+        pytest.param(arguments, id=name, marks=pytest.mark.drawn(1, of=f"schedules {name}"))
+        for name, arguments in (("of the fake", [HERE / "on_fake"]), ("of the project", ["-m", "gpu", *MARKED]))
+    ],
 )
 def test_all_pass(library: Path, schedule: str, arguments: list[str | Path], tmp_path: Path) -> None:
     options = ["-p", "fake_cuda.plugin", "-p", "no:cacheprovider", "-rsxX", f"--basetemp={tmp_path / 't'}"]
