@@ -113,7 +113,10 @@ def large_figures(ways: Ways) -> list[Figure]:
     two = [way for way in ways if way["title"] == MEMCPY.title and way["mode"] == "2 threads"]
     shares = [
         against(f"{what} memcpy in one thread", ways, MEMCPY.title, 1.2),
-        *(Figure(f"{what} memcpy in two threads", way["ratio"], 0.9, "x", at_least=True) for way in two),
+        *(
+            Figure(f"{what} memcpy in two threads", way["ratio"], 0.9, "x", at_least=True, note=_overlap(ways, way))
+            for way in two
+        ),
     ]
     return [*shares, against(f"{what} FFCV", ways, FFCV.title, 2)]
 
@@ -151,8 +154,15 @@ def against(what: str, ways: Ways, title: str, limit: float) -> Figure:
     """Speedup of ours over the best use of another: the quotient of their rates."""
     theirs = best(ways, title)
     decimals = 2 if limit < 1 else 1
-    note = theirs["reason"] or theirs["mode"]
+    note = theirs["reason"] or _overlap(ways, theirs) or ("" if title == MEMCPY.title else theirs["mode"])
     return Figure(what, theirs["ratio"], limit, "x", decimals, at_least=True, note=note)
+
+
+def _overlap(ways: Ways, theirs: Mapping[str, Any]) -> str:
+    """What is noted where rounds of ours and of another are as quick as each other."""
+    ours = best(ways, OURS.title)["seconds"]
+    first, last = (max(map(min, (ours, theirs["seconds"]))), min(map(max, (ours, theirs["seconds"]))))
+    return "ranges overlap" if first <= last else ""
 
 
 def best(ways: Ways, title: str) -> Mapping[str, Any]:

@@ -61,7 +61,10 @@ class Figure:
     @property
     def row(self) -> tuple[str, str, str, str]:
         """Of a table: what, the target, the value and whether it meets the target, and the note."""
-        shown = [f"{value:.{self.decimals}f} {self.unit}".rstrip() for value in (self.limit, self.value or 0)]
+        decimals, value = self.decimals, self.value or 0
+        while not self.met and value != self.limit and f"{value:.{decimals}f}" == f"{self.limit:.{decimals}f}":
+            decimals += 1  # a missed target does not read as one that is met
+        shown = [f"{number:.{decimals}f} {self.unit}".rstrip() for number in (self.limit, value)]
         measured = "not measured" if self.value is None else f"{shown[1]}, {'met' if self.met else 'missed'}"
         return self.what, f"at {'least' if self.at_least else 'most'} {shown[0]}", measured, self.note
 

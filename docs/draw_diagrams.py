@@ -143,7 +143,7 @@ def image_way() -> Drawing:
     made.text(120, 184, "Training, in every epoch", bold=True)
     steps = (
         ("page cache", "the bytes of the store", "box"),
-        ("take", "copy, or decode crops", "fast"),
+        ("gather", "copy or decode", "fast"),
         ("batch", "in pinned memory", "fast"),
         ("transform", "whole batches", "gpu"),
         ("model", "on the GPU", "gpu"),
@@ -190,7 +190,7 @@ def one_copy() -> Drawing:
     made.text(
         20,
         284,
-        "8 x the data in memory; a killed process takes its copy along",
+        "8 x the data in memory; a killed process loses its copy",
         "quiet",
     )
     made.text(480, 284, "1 x the data in memory; it stays when a process ends", "quiet")
@@ -261,7 +261,7 @@ def crop() -> Drawing:
     made.frame(left + 6 * unit + 9, top + 2 * unit + 12, 6 * unit + 6, 3 * unit + 8)
     for i, (kind, text, under) in enumerate(
         (
-            ("fast", "decoded", "28 units of 160: the crop's"),
+            ("fast", "decoded", "28 of 160 units, those of the crop"),
             ("slow", "read, not transformed", "8 units, to reach the crop"),
             ("box", "not touched", "124 units"),
         )
@@ -329,7 +329,7 @@ def partial() -> Drawing:
     made.text(243, 40, "convert", "quiet", "middle")
     made.arrow("M560 50h176")
     made.text(648, 40, "one rename", "quiet", "middle")
-    made.text(648, 68, "after all is on disk", "quiet", "middle")
+    made.text(648, 68, "once everything is on disk", "quiet", "middle")
     made.box(
         320, 150, 240, 60, "interrupted", "box", "Ctrl-C, kill, full disk, power loss"
     )

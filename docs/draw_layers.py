@@ -49,9 +49,11 @@ def described(module: str) -> str:
         "cli" if module.startswith("tsds_cli") else "", *module.split(".")
     )
     file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    return (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "").partition(
-        "\n"
-    )[0]
+    return (
+        (ast.get_docstring(ast.parse(file.read_text("utf-8"))) or "")
+        .partition("\n")[0]
+        .replace("`", "")
+    )
 
 
 def needs_torch() -> set[str]:

@@ -265,7 +265,7 @@ class Location:
             what = "the credentials have expired, or the clock is wrong"
             return RemoteError(f"{where}: access is refused: {what}. Get new ones and try again.", "refused")
         if "http://169.254." in text:  # where machines of a cloud ask for theirs
-            what = "no credentials were found, and this machine is none of a cloud that gives it some"
+            what = "no credentials were found, neither in the environment nor from a cloud machine"
             return RemoteError(f"{where}: {what}. Set them in the environment, or check the network.", "refused")
         refused = isinstance(error, known.UnauthenticatedError | known.PermissionDeniedError)
         if refused or number in ("401", "403"):

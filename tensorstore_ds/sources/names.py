@@ -119,7 +119,8 @@ def some_names(classes: Collection[object]) -> str:
     ('2 classes (cat, dog)', '9 classes (0, 1, 2, 3, 4, ...)')
     """
     first = [str(each)[:_SHOWN] for each in islice(classes, 5)]
-    return f"{len(classes)} classes ({', '.join([*first, '...'] if len(classes) > 5 else first)})"
+    shown = ", ".join([*first, "..."] if len(classes) > 5 else first)
+    return f"{len(classes)} class{'' if len(classes) == 1 else 'es'} ({shown})"
 
 
 def shown_name(name: str) -> str:
