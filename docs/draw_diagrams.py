@@ -261,7 +261,7 @@ def crop() -> Drawing:
     made.frame(left + 6 * unit + 9, top + 2 * unit + 12, 6 * unit + 6, 3 * unit + 8)
     for i, (kind, text, under) in enumerate(
         (
-            ("fast", "decoded", "28 of 160 units, those of the crop"),
+            ("fast", "decoded", "28 of 160 units: the crop"),
             ("slow", "read, not transformed", "8 units, to reach the crop"),
             ("box", "not touched", "124 units"),
         )
@@ -329,7 +329,7 @@ def partial() -> Drawing:
     made.text(243, 40, "convert", "quiet", "middle")
     made.arrow("M560 50h176")
     made.text(648, 40, "one rename", "quiet", "middle")
-    made.text(648, 68, "once everything is on disk", "quiet", "middle")
+    made.text(648, 68, "when all is on disk", "quiet", "middle")
     made.box(
         320, 150, 240, 60, "interrupted", "box", "Ctrl-C, kill, full disk, power loss"
     )
