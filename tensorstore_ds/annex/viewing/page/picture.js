@@ -141,6 +141,7 @@ export function drawObjects(context, objects, spec, scale, { only, dashed = fals
   context.save();
   context.setLineDash(dashed ? [5, 4] : []);
   const named = new Set();
+  const taken = []; // by names that are drawn: left, top and width
   for (let i = 0; i < count; i++) {
     if ((only !== undefined && i !== only) || objects.scores?.[i] < least) continue;
     const color = colorOf(objects.labels?.[i] ?? 0);
@@ -159,9 +160,9 @@ export function drawObjects(context, objects, spec, scale, { only, dashed = fals
     if (names && corners && spec.classes?.length) {
       const label = objects.labels?.[i];
       if (count > 8 && named.has(label)) continue;
-      named.add(label);
       const score = objects.scores?.[i];
-      drawName(context, `${spec.classes[label] ?? label}${score === undefined ? "" : ` ${score.toFixed(2)}`}`, corners, scale, color);
+      const name = `${spec.classes[label] ?? label}${score === undefined ? "" : ` ${score.toFixed(2)}`}`;
+      if (drawName(context, name, corners, scale, color, taken)) named.add(label);
     }
   }
   context.restore();
@@ -212,17 +213,22 @@ function drawKeypoints(context, points, skeleton, scale) {
   }
 }
 
-function drawName(context, name, corners, scale, color) {
+/** Write a name at its object, inside of the canvas, unless it would cover one of those that are `taken`. */
+function drawName(context, name, corners, scale, color, taken) {
   context.font = "11px system-ui, sans-serif";
-  const left = Math.max(0, Math.min(...corners.map(([x]) => x)) * scale);
-  const top = Math.min(...corners.map(([, y]) => y)) * scale;
   const width = context.measureText(name).width + 6;
+  const right = context.canvas.width / context.getTransform().a;
+  const left = Math.max(0, Math.min(Math.min(...corners.map(([x]) => x)) * scale, right - width));
+  const top = Math.min(...corners.map(([, y]) => y)) * scale;
   const y = top >= 14 ? top - 14 : top;
+  if (taken.some(([l, t, w]) => left < l + w && l < left + width && Math.abs(t - y) < 14)) return false;
+  taken.push([left, y, width]);
   context.fillStyle = color;
   context.fillRect(left, y, width, 14);
   context.fillStyle = "#10131a";
   context.textBaseline = "middle";
   context.fillText(name, left + 3, y + 7.5);
+  return true;
 }
 
 /** Lay a mask (height, width) over a canvas. */
