@@ -164,7 +164,7 @@ class StoreDataset(Samples):
         self._sha256: str | None = None  # of the store that all processes open
         if isinstance(path, Store):
             self.path, self._origin = path.place, path.origin
-            self._sha256 = path.meant if path.origin is None else path.sha256
+            self._sha256 = path._meant if path.origin is None else path.sha256
         elif is_url(path):
             self._origin = Origin(os.fspath(path))
             self.path = words.shown_path(os.fspath(path))

@@ -136,7 +136,7 @@ class Store:
         self.place: str | Path = files.path if files.origin is None else words.shown_path(files.origin.url)
         self.manifest: Manifest = files.manifest
         self.sha256 = files.sha256
-        self.meant = files.meant  #: the digest that was passed to `open`, or None if any store was accepted
+        self._meant = files.meant  #: the digest that was passed to `open`, or None if any store was accepted
         self.origin = files.origin  #: URL and cache of a store by URL, used to open it again
         self._files = files
 

@@ -75,7 +75,7 @@ def show(
         if found.store is None:
             files = None
         elif isinstance(target, Store):
-            files = ServedFiles(target if target.is_remote else _place(target), target.meant)
+            files = ServedFiles(target if target.is_remote else _place(target), target._meant)
         else:
             files = ServedFiles(_place(found.store))
         if split is not None and files is not None:
