@@ -71,6 +71,8 @@ def check_images(transform: Warp, same: Any, batch: dict[str, Tensor]) -> None:
     found = transform(batch, rows, 0)["image"]
     assert found.dtype == image.dtype and found.shape == image.shape and same_format(found, image)
     for i in range(len(image)):
+        if not params["inverse"][i, 2, 2]:  # the horizon is at the corner, which torchvision's coefficients cannot say
+            continue
         shifted = image[i].to(torch.float32) - transform.fill
         more = {"interpolation": functional.InterpolationMode(transform.interpolation), "fill": None}
         expected = same(shifted, params, i, tuple(image.shape[2:]), **more) + transform.fill

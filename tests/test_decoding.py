@@ -337,7 +337,7 @@ def to_8_bits(sample):
 
 def test_16_bits_among_8_are_not_damaged(tmp_path, monkeypatch):
     """The message names the file, ``replace`` does not hide it, and both pieces of its advice work."""
-    monkeypatch.setattr("tensorstore_ds.annex.editing.edit._check_depths", lambda *_: None)  # as older versions merged
+    monkeypatch.setattr("tensorstore_ds.annex.editing.edit.check_depths", lambda *_: None)  # as older versions merged
     rng, both = np.random.default_rng(0), tmp_path / "both"
     both.mkdir()
     for name, dtype, count in (("low", np.uint8, 3), ("high", np.uint16, 2)):
