@@ -15,11 +15,10 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from PIL import Image, ImageColor
 
-from tensorstore_ds.annex.pictures import sheet as drawing
-from tensorstore_ds.annex.pictures.sheet import plots_available
-from tensorstore_ds.annex.training import plots
+from tensorstore_ds.annex.training import plots, sheet as drawing
 from tensorstore_ds.annex.training.history import EpochRecord
 from tensorstore_ds.annex.training.plots import draw_confusion, draw_curves
+from tensorstore_ds.annex.training.sheet import plots_available
 from tensorstore_ds.errors import OptionError, OutputError
 
 

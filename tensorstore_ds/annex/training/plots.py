@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.annex.pictures.sheet import (
+from tensorstore_ds.annex.training.history import EpochRecord, best_record
+from tensorstore_ds.annex.training.sheet import (
     EMPTY,
     EVAL,
     FADED,
@@ -26,7 +27,6 @@ from tensorstore_ds.annex.pictures.sheet import (
     plots_available,
     sheet,
 )
-from tensorstore_ds.annex.training.history import EpochRecord, best_record
 from tensorstore_ds.errors import OptionError
 
 if TYPE_CHECKING:
