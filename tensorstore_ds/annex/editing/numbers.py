@@ -24,8 +24,11 @@ _LARGEST = 2**1024  # the end of float64
 def compare(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> NDArray[np.bool_]:
     """Apply ``==``, ``<`` and so on to each row; (n,), or () for two numbers."""
     left, right = _rounded_to(left, right), _rounded_to(right, left)
+    has_bool = any(isinstance(each, np.ndarray) and each.dtype == np.bool_ for each in (left, right))
+    if has_bool or _is_whole(left) != _is_whole(right):  # NumPy is exact for two integers of any types
+        left, right = _exact(left), _exact(right)
     with np.errstate(invalid="ignore"):  # a comparison with NaN is false, except !=
-        return np.asarray(operation(_exact(left), _exact(right)), np.bool_)
+        return np.asarray(operation(left, right), np.bool_)
 
 
 def calculate(operation: Callable[[Any, Any], Any], left: Value, right: Value) -> Value:
@@ -36,7 +39,7 @@ def calculate(operation: Callable[[Any, Any], Any], left: Value, right: Value) -
             result = operation(_float64(left), _float64(right))
             return result
     result = operation(_exact(left), _exact(right))
-    if np.max(np.abs(result)) >= _LARGEST:
+    if np.max(np.abs(result), initial=0) >= _LARGEST:
         raise OverflowError
     return result
 
