@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.parquet import element_of, is_text, numbers_of, opened_parquet, read_group, values_of
 from tensorstore_ds.errors import OptionError, Problem, SourceError
+from tensorstore_ds.machine import check_fits
 from tensorstore_ds.options import meant, shortened
 from tensorstore_ds.sources.list.table import PATH_NAMES, SPLIT_COLUMN_NAMES, Table, column_name
 
@@ -87,7 +88,7 @@ class ParquetTable:
                 parts = [_lists(column, chunk, dtype, shape) for chunk in cells.chunks] if dtype else [values_of(cells)]
                 found += [value for part in parts for value in part]
             return found, np.ones(len(found), np.bool_)
-        arrays, known = [like], [np.empty(0, np.bool_)]
+        arrays, known, nbytes = [like], [np.empty(0, np.bool_)], 0
         for cells in self._groups(column):
             known.append(np.ones(len(cells), np.bool_))
             if cells.null_count:
@@ -96,6 +97,8 @@ class ParquetTable:
                 arrays.append(np.array([none if value is None else value for value in values], like.dtype))
             else:
                 arrays.append(_array(column, cells, like))
+            nbytes += arrays[-1].nbytes
+            check_fits(column, 2 * nbytes)  # the groups, and all of them in one array
         return np.concatenate(arrays), np.concatenate(known)
 
     def _groups(self, column: str) -> Iterator[Any]:
