@@ -40,9 +40,9 @@ def encode_sample(
 ) -> EncodedSample:
     """Open a sample's image, fit its objects and its masks to the requested size, and encode it.
 
-    `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. `by_parts`
-    allows leaving a large image as a `PlacedPicture`, to be written in bands. `channels` are those of the first image,
-    if its encoding mixes gray images with others.
+    `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. With `by_parts`,
+    a large image stays a `PlacedPicture`, which the caller writes in bands. `channels` are those of the first image, if
+    its encoding mixes gray images with others.
     """
     key, encoding = sample.key, options.encoding
     try:

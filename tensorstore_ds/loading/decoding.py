@@ -169,7 +169,7 @@ class ImageReader:
         self._split = split
         self._column = split["image"]
         self.shapes = split.image_shapes
-        self._mixed = len(np.unique(self.shapes[:, 2])) > 1  # gray images among color images are read as RGB
+        self._mixed = len(split._channels) > 1  # gray images among color images are read as RGB
         self._files = self._column.values.get("bytes") if isinstance(self._column, RaggedColumn) else None
         restarts = self._column.per_row.get("restarts") if isinstance(self._column, RaggedColumn) else None
         self._restarts = restarts if isinstance(restarts, RaggedColumn) else None

@@ -252,8 +252,7 @@ class MixedDataset(Samples):
     @functools.cached_property
     def _is_widened(self) -> bool:
         """Whether gray images become RGB, because others are, as within one store."""
-        shapes = (part.split.image_shapes for part in self.parts)
-        return {int(channels) for each in shapes for channels in np.unique(each[:, 2])} == {1, 3}
+        return set().union(*(part.split._channels for part in self.parts)) == {1, 3}
 
     def _signature(self) -> Hashable | None:
         own, parts = super()._signature(), [part._signature() for part in self.parts]

@@ -373,6 +373,12 @@ class Split:
             self._shapes.flags.writeable = False
         return self._shapes
 
+    @functools.cached_property
+    def _channels(self) -> set[int]:
+        """The numbers of channels of its images."""
+        column = self["image"]
+        return {column.spec.shape[2]} if isinstance(column, Column) else {*np.unique(self.image_shapes[:, 2]).tolist()}
+
     def __len__(self) -> int:
         return int(self.starts[-1])
 

@@ -347,8 +347,9 @@ def joined_stores(
     except FieldsDifferError as error:
         raise OptionError(f"{names[error.side]}: {error.message} {error.advice}") from error
     if len(stores) > 1:
-        splits = ((name, store[split]) for name, store in zip(names, stores, strict=True) for split in store)
-        check_depths((n, s.fields["image"], s["image"]) for n, s in splits if len(s) and "image" in s.fields)
+        firsts = (next((store[split] for split in store if len(store[split])), None) for store in stores)
+        own = [(name, split) for name, split in zip(names, firsts, strict=True) if split is not None]
+        check_depths((name, split.fields["image"], split["image"]) for name, split in own if "image" in split.fields)
     return joined
 
 

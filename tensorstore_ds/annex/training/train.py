@@ -109,7 +109,7 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
     while run.position.epoch < options.epochs:
         position = run.position
         began = _begun(run)
-        for batch in loader if position.batch < run.batches else ():  # a checkpoint may be that of its last batch
+        for batch in loader if position.batch < run.batches else ():  # it may go on after the last batch
             place = position.start + position.batch
             share, last = run.share_of_step(position.batch)
             if run.compares_threads and seen >= FIRST_BATCHES and position.batch % options.accumulate == 0:
@@ -164,7 +164,7 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
     with run.learner.evaluating() as model:
         for batch in loader:
-            if stop.received:  # the checkpoint is that of this epoch's last batch
+            if stop.received:  # the checkpoint has all batches of this epoch
                 raise run.stopped(stop.received)
             targets = run.task.targets(batch)
             outputs = run.task.run(model, batch["image"], targets)
