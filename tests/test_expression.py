@@ -22,6 +22,7 @@ import tensorstore_ds as tsds
 from small_stores import VALID
 from tensorstore_ds.annex.editing import expression
 from tensorstore_ds.annex.editing.expression import Condition
+from tensorstore_ds.annex.editing.numbers import calculate, compare
 
 #: Of `struct`, in standard size: only there, what is beyond the range of a float32 is an error, and not infinite.
 FLOATS = {"float16": "<e", "float32": "<f", "float64": "<d"}
@@ -280,3 +281,10 @@ def test_columns_of_some_rows_are_those_of_the_fields(name: str) -> None:
         for column, values in expected.items():
             for start, stop in itertools.combinations(range(len(split) + 1), 2):
                 assert list(found[column](start, stop)) == values[start:stop]
+
+
+def test_an_empty_column_can_be_calculated_with() -> None:
+    """Such as the objects of a split that has none."""
+    empty = np.empty(0, np.int32)
+    assert np.asarray(calculate(operator.mul, 2, empty)).shape == (0,)
+    assert compare(operator.lt, calculate(operator.add, empty, empty), 5).shape == (0,)
