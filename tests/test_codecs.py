@@ -15,7 +15,7 @@ import pytest
 from PIL import Image, ImageOps
 
 import tensorstore_ds as tsds
-from jpeg_files import drawn, jpeg, oriented
+from jpeg_files import drawn, exif_of, jpeg, oriented
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import decode_image, decode_mask, quiet_pillow
@@ -73,10 +73,8 @@ def test_damaged_exif_does_not_turn_an_image(tmp_path: Path, exif: bytes) -> Non
 @pytest.mark.parametrize("color", ["auto", "rgba"])
 def test_turned_jpeg_files_are_pillows_and_judged_as_others(orientation: int, mode: str, color: Any) -> None:
     pytest.importorskip("simplejpeg")
-    exif = Image.Exif()
-    exif[0x0112] = orientation
     buffer = io.BytesIO()
-    Image.fromarray(drawn(30, 70)).convert(mode).save(buffer, "JPEG", exif=exif)
+    Image.fromarray(drawn(30, 70)).convert(mode).save(buffer, "JPEG", exif=exif_of(orientation))
     data = buffer.getvalue()
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     expected = expected.convert("RGBA" if color == "rgba" else "L" if mode == "L" else "RGB")

@@ -1,6 +1,8 @@
 """Decoding against Pillow; what is kept of depth, color and orientation; what damaged files say."""
 
 import io
+import struct
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging.codecs import decode_image, open_image, oriented_size, quiet_pillow
 from tensorstore_ds.sources.base import Sample
+from test_png import chunk
 
 RNG = np.random.default_rng(0)
 RGB = RNG.integers(0, 256, (9, 7, 3), np.uint8)
@@ -61,12 +64,6 @@ def test_16_bit_gray_stays_16_bit():
 
 def test_16_bit_color_is_refused_rather_than_halved():
     # A PNG by hand: 1x1, 16 bits, color type 2.
-    import struct
-    import zlib
-
-    def chunk(name, data):
-        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
-
     header = struct.pack(">IIBBBBB", 1, 1, 16, 2, 0, 0, 0)
     png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(7))) + chunk(b"IEND", b"")
     with refusing("unsupported-depth", r"16-bit color.*\.npy"):
@@ -216,7 +213,6 @@ def test_much_larger_jpegs_are_decoded_smaller_and_look_the_same(width):
         ({"encoding": "source", "size": (9, 9), "color": "rgb"}, "leave out `size` and `color`"),
         ({"encoding": "jpeg", "color": "rgba"}, "JPEG has no alpha"),
         ({"quality": 0}, "1 to 95"),
-        ({"size": (0, 5)}, "`size`: expected 1 or more, found 0x5"),
         ({"size": (100_000, 100_000)}, "`size`: expected at most `max_pixels`"),
         ({"size": (9, 9), "max_side": 9}, "leave out one of them"),
         ({"max_side": 0}, "`max_side`: expected 1 or more"),

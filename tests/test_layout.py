@@ -44,12 +44,6 @@ def geometry_of(array: np.ndarray[Any, Any], how: Layout = "memmap", chunk_size:
     return ArrayGeometry(ArraySpec(array.dtype.name, array.shape[1:]), len(array), how, chunk_size)
 
 
-def file_of(array: np.ndarray[Any, Any], geometry: ArrayGeometry) -> bytes:
-    """The data file of the layout `memmap`, as a reader expects it, with wrong checksums."""
-    chunks = array.tobytes().ljust(geometry.chunks * geometry.chunk_nbytes, b"\0")
-    return chunks + bytes(4 * geometry.chunks) + geometry.index()
-
-
 # --- against zarr-python ----------------------------------------------------------------------------------------
 
 
@@ -85,23 +79,17 @@ def test_a_file_has_the_bytes_that_zarr_writes_and_checksums_before_the_index(
         assert {name: theirs[name] for name in geometry.metadata()} == geometry.metadata()
 
 
-@pytest.mark.parametrize("how", ["memmap", "zarr"])
 @settings(max_examples=40, deadline=None)
 @given(ARRAYS)
-def test_zarr_accepts_the_metadata(how: Layout, values: tuple[str, int, tuple[int, ...], int]) -> None:
+def test_zarr_accepts_the_metadata_of_compressed_arrays(values: tuple[str, int, tuple[int, ...], int]) -> None:
     array = array_of(*values)
-    geometry = geometry_of(array, how)
+    geometry = geometry_of(array, "zarr")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "zarr.json").write_bytes(layout.dump_json(geometry.metadata()))
         opened = zarr.open_array(folder, mode="r+", zarr_format=3)
         assert (opened.shape, opened.dtype) == (array.shape, array.dtype)
         assert opened.chunks == (geometry.chunk_rows, *array.shape[1:])
-        if how == "memmap":
-            file = Path(folder) / geometry.data_path
-            file.parent.mkdir(parents=True)
-            file.write_bytes(file_of(array, geometry))
-        else:
-            opened[...] = array
+        opened[...] = array
         assert np.asarray(opened[...]).tobytes() == array.tobytes()
 
 

@@ -12,6 +12,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
+from jpeg_files import exif_of
 from mask_sources import squares, write_folders
 from small_stores import VALID, tsds as run
 from tensorstore_ds.annex.pictures.contact_sheet import preview
@@ -84,8 +85,7 @@ def test_what_a_mask_may_not_be(mask, reason):
 
 
 def test_a_mask_has_the_size_of_the_image_as_it_is_shown(tmp_path):
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be shown turned
+    exif = exif_of(6)  # to be shown turned
     Image.new("RGB", (6, 4)).save(tmp_path / "a.jpg", exif=exif)
     mask = np.tri(6, 4, dtype=np.uint8)
     np.testing.assert_array_equal(encoded(mask, tmp_path / "a.jpg"), mask)
@@ -126,15 +126,6 @@ def test_images_of_their_own_size_cannot_have_masks(encoding, tmp_path):
     write_folders(tmp_path / "city")
     with pytest.raises(OptionError, match="give `size`"):
         tsds.convert(tmp_path / "city", tmp_path / "s.tsds", ConvertOptions(workers=0, encoding=encoding))
-
-
-def test_jpeg_with_a_size(tmp_path):
-    write_folders(tmp_path / "city")
-    options = ConvertOptions(workers=0, encoding="jpeg", size=(16, 16), classes=CLASSES)
-    tsds.convert(tmp_path / "city", tmp_path / "s.tsds", options)
-    assert tsds.verify(tmp_path / "s.tsds") == []
-    batch = next(iter(tsds.DataLoader(tsds.StoreDataset(tmp_path / "s.tsds"), batch_size=4)))
-    assert batch["mask"].shape == (4, 16, 16)
 
 
 # --- stores -----------------------------------------------------------------------------------------------------

@@ -132,12 +132,6 @@ def test_a_changed_option_is_named(tmp_path: Path) -> None:
         tsds.Writer(tmp_path / "out.tsds", classes="cat")
 
 
-def test_a_store_of_numpys_numbers(tmp_path: Path) -> None:
-    options = ConvertOptions(size=np.array([6, 5]), seed=np.int64(1), split_into={"train": np.float64(0.5), "val": 0.5})  # type: ignore[arg-type]
-    tsds.convert(class_folders(tmp_path / "photos", "cat", count=4), tmp_path / "out.tsds", options)
-    assert tsds.open(tmp_path / "out.tsds")["train"]["image"][:].shape == (2, 6, 5, 3)
-
-
 def test_numbers_of_a_model_are_pythons() -> None:
     vit = ViTOptions(image_size=8, channels=np.int64(3), patch_size=4, width=8, depth=1, heads=2, mlp_width=8)  # type: ignore[arg-type]
     assert vit.image_size == (8, 8)

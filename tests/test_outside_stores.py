@@ -75,8 +75,9 @@ def names_in(folder: Path) -> set[str]:
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize(
+    ("name", "place"), [*((name, "in the store") for name in REFUSED), *(("copy", place) for place in PLACES)]
+)
 def test_refused(prepared: Path, name: str, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(prepared)
     before, out = names_in(prepared), PLACES[place](prepared)

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from jpeg_files import exif_of
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
@@ -39,12 +40,6 @@ def file(mode: str, format: str, **options: Any) -> bytes:
     return buffer.getvalue()
 
 
-def turned(orientation: int) -> Image.Exif:
-    exif = Image.Exif()
-    exif[0x0112] = orientation
-    return exif
-
-
 FILES = {
     "gray.png": file("L", "PNG"),
     "bits.png": file("1", "PNG"),
@@ -54,8 +49,8 @@ FILES = {
     "alpha.png": file("RGBA", "PNG"),
     "gray alpha.png": file("LA", "PNG"),
     "16 bits.png": file("I;16", "PNG"),
-    "turned.png": file("RGB", "PNG", exif=turned(6)),
-    "mirrored.jpg": file("RGB", "JPEG", exif=turned(7)),
+    "turned.png": file("RGB", "PNG", exif=exif_of(6)),
+    "mirrored.jpg": file("RGB", "JPEG", exif=exif_of(7)),
     "gray.jpg": file("L", "JPEG"),
     "lossless.webp": file("RGBA", "WEBP", lossless=True),
     "old.bmp": file("RGB", "BMP"),

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from tensorstore_ds.annex.sources.arrays.numpy_files import ArraysSource
 from tensorstore_ds.conversion.plan import (
     BLOCK_ROWS,
     ChosenRows,
@@ -20,10 +19,7 @@ from tensorstore_ds.conversion.plan import (
 )
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.sources.base import Contents, SourceOptions
-from tensorstore_ds.sources.folders import FolderSource
 from tensorstore_ds.sources.imglab import ImglabSource
-from tensorstore_ds.sources.list.source import ListSource
-from tensorstore_ds.sources.sequence import SequenceSource
 from tensorstore_ds.sources.voc.source import VocSource
 
 
@@ -99,12 +95,6 @@ def divided(source, seed=3, share=0.3):
     return {source.key(s.source_split, r): name for name, s in splits.items() for r in s}
 
 
-def list_of(root, names, box):
-    lines = "".join(f"{name},{i % 3},{box + i},2,{box + i + 5},9\n" for i, name in enumerate(names))
-    (root / "l.csv").write_text(f"path,label,x1,y1,x2,y2\n{lines}")
-    return ListSource(root / "l.csv", SourceOptions())
-
-
 def imglab_of(root, names, box):
     for name in names:
         (root / name).touch()
@@ -122,15 +112,6 @@ def voc_of(root, names, box):
     return VocSource(root, SourceOptions())
 
 
-@pytest.mark.parametrize("make", [list_of, imglab_of, voc_of])
-def test_edited_boxes_move_no_sample(tmp_path, make):
-    names = [f"{i:03d}.png" for i in range(60)]
-    before = divided(make(tmp_path, names, 1))
-    assert set(before.values()) == {"train", "val"}
-    assert before.keys() == set(names)
-    assert divided(make(tmp_path, names, 4)) == before
-
-
 @pytest.mark.parametrize("make", [imglab_of, voc_of])
 def test_an_image_more_at_the_front_moves_hardly_any(tmp_path, make):
     """imglab's references are numbers: each of them means another image then."""
@@ -138,25 +119,6 @@ def test_an_image_more_at_the_front_moves_hardly_any(tmp_path, make):
     before = divided(make(tmp_path, names, 1))
     after = divided(make(tmp_path, ["---.png", *names], 1))
     assert sum(before[name] != after[name] for name in names) <= 1
-
-
-@pytest.mark.parametrize("make", [list_of, imglab_of, voc_of])
-def test_a_key_is_that_of_the_sample(tmp_path, make):
-    source = make(tmp_path, ["a.png", "b.png", "c.png"], 1)
-    for split, references in source.contents().splits.items():
-        assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]
-
-
-def test_keys_of_rows_and_of_folders(tmp_path):
-    np.save(tmp_path / "images.npy", np.zeros((3, 4, 4), np.uint8))
-    (tmp_path / "photos/cat").mkdir(parents=True)
-    for name in ("1.png", "2.png"):
-        (tmp_path / "photos/cat" / name).touch()
-    sequence = SequenceSource({"test": [np.zeros((2, 2), np.uint8)] * 3}, SourceOptions())
-    arrays = ArraysSource(tmp_path / "images.npy", SourceOptions())
-    for source in (sequence, arrays, FolderSource(tmp_path / "photos", SourceOptions())):
-        for split, references in source.contents().splits.items():
-            assert [source.key(split, r) for r in references] == [source.read(split, r).key for r in references]
 
 
 def test_a_shard_ends_where_it_ends():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image, PngImagePlugin
 
+from jpeg_files import exif_of
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import codecs
 from tensorstore_ds.imaging.codecs import decode_image, quiet_pillow
@@ -77,8 +78,7 @@ def test_pixels_are_those_of_the_file(mode):
 
 
 def test_files_that_say_more_are_left_to_pillow(monkeypatch):
-    data, exif = file_of(image_of("RGB")), Image.Exif()
-    exif[0x0112] = 6
+    data, exif = file_of(image_of("RGB")), exif_of(6)
     others = [
         file_of(image_of("RGB"), exif=exif),
         file_of(image_of("L"), transparency=3),

@@ -43,7 +43,7 @@ def some_objects(rng: np.random.Generator, count: int) -> list[AnnotatedObject]:
     return [one() for _ in range(count)]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(8))
 def test_objects_return_from_their_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     samples = [some_objects(rng, int(rng.integers(0, 5))) for _ in range(6)]
@@ -82,7 +82,7 @@ def test_names_that_the_scan_did_not_see() -> None:
             reader.arrays(Row.of([new]), "a.txt")
 
 
-@pytest.mark.parametrize("seed", ["1", "2", "3"])
+@pytest.mark.parametrize("seed", ["1", "2"])
 def test_a_reference_does_not_depend_on_the_process(seed: str) -> None:
     """Shards of an interrupted conversion are found by a digest of their references."""
     flags = dict.fromkeys(("truncated", "occluded", "difficult", "iscrowd"), 1)

@@ -315,7 +315,10 @@ CASES = {
     "richer files of the same images": one(
         DATA, RICHER, left_out=[("annotations/person_keypoints_val2017.json", "no-more-annotated")]
     ),
-    "captions alone": one(DATA, RICHER, "annotations/captions_val2017.json", fields=["captions"], left_out=[]),
+    "captions alone": one(
+        DATA, RICHER, "annotations/captions_val2017.json", fields=["captions"], left_out=[],
+        texts=[{"captions": ["a cat"]}, {}, {}],
+    ),
     **{
         f"an id of the images {names} of captions": one(  # the caption may be of either; one listed again is no other
             DATA, {"captions": captions(*names)},

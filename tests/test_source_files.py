@@ -18,7 +18,6 @@ from tensorstore_ds.regular_files import as_utf8, decode_text
 from tensorstore_ds.sources import FORMATS, files, recognized
 from tensorstore_ds.sources.files import (
     PackedStrings,
-    encoding_problem,
     glance,
     walk_files,
 )
@@ -85,13 +84,6 @@ def test_a_loop_of_links_is_refused(tmp_path: Path, link: str, target: str) -> N
     assert refusal(lambda: list(walk_files(tmp_path, PNG))) == "symlink-loop"
 
 
-def test_a_pipe_named_like_an_image_is_no_image(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.png")
-    others: list[str] = []
-    assert list(walk_files(tmp_path, PNG, others=others)) == []
-    assert others == ["pipe.png"]
-
-
 def test_an_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     touch(tmp_path, "a/b.png")
     scandir = os.scandir
@@ -104,16 +96,6 @@ def test_an_unreadable_folder_is_refused(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "scandir", deny)  # the tests may run as root, who may read everything
     assert refusal(lambda: list(walk_files(tmp_path, PNG)), "a/") == "unreadable-file"
     assert refusal(lambda: list(walk_files(tmp_path / "none", PNG))) == "unreadable-file"
-
-
-def test_names_that_are_not_utf8_are_walked_and_recognized(tmp_path: Path) -> None:
-    Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.png")).write_bytes(b"")
-    (name,) = walk_files(tmp_path, PNG)
-    problem = encoding_problem(name)
-    assert problem is not None
-    assert problem.reason == "name-encoding"
-    assert list(PackedStrings([name, "ü"])) == [name, "ü"]
-    assert encoding_problem("图\n.png") is None
 
 
 def test_a_glance_sees_three_levels(tmp_path: Path) -> None:
@@ -186,20 +168,6 @@ def test_classes_are_ordered_by_code_point_or_as_wanted() -> None:
 )
 def test_classes_that_do_not_fit_are_refused(found: list[str], wanted: tuple[str, ...] | None, reason: str) -> None:
     assert refusal(lambda: order_classes(found, wanted, "photos"), "photos") == reason
-
-
-def test_numbers_as_classes() -> None:
-    assert number_classes([2, 0, 1, 1], None, "x") == ("0", "1", "2")
-    assert number_classes(range(11), None, "x")[-2:] == ("9", "10")
-    assert number_classes([1, 3], ("a", "b", "c", "d"), "x") == ("a", "b", "c", "d")
-    assert number_classes([], None, "x") == ()
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted"), [([1, 2], None), ([0, 2], None), ([-2, 0], None), ([0, 2], ("a", "b")), ([-2], ("a",))]
-)
-def test_numbers_with_gaps_are_refused(found: list[int], wanted: tuple[str, ...] | None) -> None:
-    assert refusal(lambda: number_classes(found, wanted, "x")) == "unknown-class"
 
 
 def test_a_class_list_is_read(tmp_path: Path) -> None:

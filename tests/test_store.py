@@ -409,14 +409,6 @@ def test_columns_and_tables_by_name(split):
     assert table.nbytes == table.offset_column.nbytes + len(np.asarray(table["bytes"]))
 
 
-def test_shapes_of_images_without_decoding(tmp_path):
-    samples = [{"image": np.zeros((5 + i, 7, 3), np.uint8), "label": 0} for i in range(4)]
-    encoded = store_of(tmp_path / "e.tsds", samples, ["a"], encoding="jpeg")["train"]
-    assert encoded.image_shapes.tolist() == [[5 + i, 7, 3] for i in range(4)]
-    raw = store_of(tmp_path / "r.tsds", samples[:1], ["a"])["train"]
-    assert raw.image_shapes.tolist() == [[5, 7, 3]]
-
-
 def test_a_sample_has_one_name(tmp_path):
     images, fields = np.zeros((3, 4, 4, 3), np.uint8), {"image": image_field(np.zeros((3, 4, 4, 3), np.uint8))}
     plain = tsds.open(write_store(tmp_path / "plain.tsds", fields, ("val", 3, {"image": images})))["val"]

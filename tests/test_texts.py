@@ -160,16 +160,6 @@ def test_coco_with_other_ids_in_the_file_of_captions(tmp_path: Path) -> None:
     assert captions_of(store, "val") == [[], ["A"]]
 
 
-def test_coco_with_captions_alone(tmp_path: Path) -> None:
-    root = coco(tmp_path / "src", captions=GOOD)
-    (root / "annotations" / "instances_val2017.json").unlink()
-    store = again(root)
-    assert captions_of(store, "val") == [["Nothing – at all"], ["A cat.\n", "Eine \\ Katze"]]
-    assert "objects" not in store["val"].fields
-    tsds.convert(root / "annotations" / "captions_val2017.json", tmp_path / "file.tsds", tsds.ConvertOptions(workers=0))
-    assert tsds.open(tmp_path / "file.tsds")["val"]["captions"][1] == ["A cat.\n", "Eine \\ Katze"]
-
-
 @pytest.mark.parametrize(
     ("caption", "reason"),
     [

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
+from small_stores import tsds as command
 from tensorstore_ds.errors import FormatError
 
 STORE = Path(__file__).parents[1] / "formats/v1/conformance/valid/unreadable-fields.tsds"
@@ -23,10 +22,8 @@ REASONS = {
 
 
 def run(*words: object) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "tsds_cli", *map(str, words)], capture_output=True, text=True, check=False
-    )
-    return done.returncode, done.stdout + done.stderr
+    done = command(*words)
+    return done.exit_code, done.output
 
 
 @pytest.fixture
@@ -47,11 +44,11 @@ def test_the_other_fields_are_read_and_these_are_named() -> None:
 
 
 def test_info_and_verify_name_them() -> None:
-    for command in ("info", "verify"):
-        code, output = run(command, STORE)
+    for word in ("info", "verify"):
+        code, output = run(word, STORE)
         assert code == 0
         for name, reason in REASONS.items():
-            assert any(name in line and reason in line for line in output.splitlines()), (command, name)
+            assert any(name in line and reason in line for line in output.splitlines()), (word, name)
 
 
 def test_a_data_set_has_the_other_fields() -> None:

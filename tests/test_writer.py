@@ -1,7 +1,6 @@
 """The Writer: the store of a conversion of the same samples, whatever happens on the way."""
 
 import json
-import multiprocessing
 import re
 import resource
 import subprocess
@@ -165,13 +164,6 @@ def test_a_mask_that_is_no_mask_is_noted(out):
     with tsds.Writer(out, classes=CLASSES) as writer:
         writer.append("train", image=image, label=0, mask=image.astype(np.float32))
     assert [note.partition(":")[0] for note in writer.summary.notes] == ["mask is stored as an array, float32 6 x 5"]
-
-
-@pytest.mark.parametrize("classes", ["ab", {"a": 0}, [1, 2], 7])
-def test_class_names_are_a_list_of_texts(out, classes):
-    for make in (lambda: tsds.Writer(out, classes=classes), lambda: tsds.ConvertOptions(classes=classes)):
-        with pytest.raises(tsds.OptionError, match=r"`classes`: expected (a list|text)"):
-            make()
 
 
 def test_renamed_splits_are_noted(tmp_path, out):
@@ -632,25 +624,3 @@ with tsds.Writer({str(out)!r}, classes=["ant", "bee", "cow"], shard_nbytes=60) a
     run.wait()
     assert write(out, digits()).resumed == 2
     run.communicate()
-
-
-def samples_of(part):
-    yield from digits(12)[4 * part : 4 * part + 4]
-
-
-def write_part(out):
-    write(out, samples_of(int(out.stem)))
-
-
-def test_processes_write_a_store_each_and_these_are_merged(tmp_path, out):
-    """The guide advises this: all samples are in the order of the parts."""
-    parts = [tmp_path / f"{part}.tsds" for part in range(3)]
-    with multiprocessing.get_context("fork").Pool(2) as pool:
-        pool.map(write_part, parts)
-    tsds.editing.merge_stores(parts, out)
-    write(tmp_path / "whole.tsds", digits(12))
-    merged, whole = tsds.open(out)["train"], tsds.open(tmp_path / "whole.tsds")["train"]
-    for name in ("image", "label"):
-        np.testing.assert_array_equal(merged[name][:], whole[name][:])
-    assert [merged["key"][row] for row in range(12)] == [whole["key"][row] for row in range(12)]
-    assert merged.class_counts == whole.class_counts and tsds.verify(out) == []

@@ -27,17 +27,8 @@ CARD = ModelCard(
     stored=(8, 12),
 )
 _TOKENS = (
-    *(
-        b"PK\1\2",
-        b"PK\3\4",
-        b"\xff\xff\xff\xff",
-        b"\0\0\0\0",
-        b"c__builtin__\neval\n",
-        b"R.",
-        b"q\0",
-        b"K\xff",
-        b"\x8a\xff",
-    ),
+    *(b"PK\1\2", b"PK\3\4", b"\xff\xff\xff\xff", b"\0\0\0\0", b"c__builtin__\neval\n", b"R.", b"q\0", b"K\xff"),
+    b"\x8a\xff",
 )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 from random import Random
@@ -10,17 +9,9 @@ from random import Random
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import JSON_TOKENS, mutate_bytes, mutate_text
-from stores import class_folders
+from stores import class_folders, contents, interrupted
 
 _OPTIONS = tsds.ConvertOptions(workers=0, shard_nbytes=200)
-
-
-def contents(root: Path) -> dict[str, bytes]:
-    """Every file of a store, by path; without the moment in which it was made, and the digest that depends on it."""
-    files = {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
-    attributes = json.loads(files.pop("zarr.json"))["attributes"]
-    del attributes["tsds"]["provenance"]["created"]
-    return {**files, "manifest": json.dumps(attributes["tsds"], sort_keys=True).encode()}
 
 
 class WorkFile(Door):
@@ -32,7 +23,7 @@ class WorkFile(Door):
         tsds.convert(self._source, self._out, _OPTIONS)
         self._expected = contents(self._out)
         shutil.rmtree(self._out)
-        self._stop()
+        interrupted(self._source, self._out, 8, _OPTIONS)
         self._partial.rename(self._left)
         self._file = next(self._left.glob(file)).relative_to(self._left)
         super().__init__(folder, [(self._left / self._file).read_bytes()])
@@ -52,16 +43,3 @@ class WorkFile(Door):
             raise AssertionError(f"expected the store of a run without a stop, found others: {names}")
         if data in self.goods and not summary.resumed:
             raise AssertionError("expected the finished shards to be used again")
-
-    def _stop(self) -> None:
-        """Interrupt a conversion when some shards are finished."""
-
-        def stop(progress: tsds.conversion.Progress) -> None:
-            if progress.stage == "convert" and progress.done > 7:
-                raise KeyboardInterrupt
-
-        try:
-            tsds.convert(self._source, self._out, _OPTIONS, progress=stop)
-        except KeyboardInterrupt:
-            return
-        raise AssertionError("the conversion was not stopped")

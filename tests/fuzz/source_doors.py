@@ -26,6 +26,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from fuzz.door import Door
 from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutate_table, mutate_text, mutate_xml
+from jpeg_files import exif_of
 from labelling_files import Files, npy, npz, tar, write
 from mds_files import COLUMNS, row, shard, write_mds
 from stores import png_bytes
@@ -542,8 +543,7 @@ def image_bases() -> list[bytes]:
 
 def heif_file(image: Image.Image, format: str) -> bytes:
     """A turned AVIF or HEIC file."""
-    exif, buffer = Image.Exif(), io.BytesIO()
-    exif[0x0112] = 6
+    exif, buffer = exif_of(6), io.BytesIO()
     if format == "HEIF":
         pillow_heif.from_pillow(image).save(buffer, exif=exif.tobytes())
     else:
