@@ -21,7 +21,7 @@ help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the tests"
 	@echo "make test-slow    the tests that take three seconds or more, with all their variants"
-	@echo "make test-faults  let each operation on files fail, and the power; TSDS_FAULTS=full leaves out none"
+	@echo "make test-faults  let operations on files fail, and the power; TSDS_FAULTS=full more of each kind, every all"
 	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
 	@echo "make test-arm64   compare the kernels in C on arm64 with x86-64, where gcc for aarch64 and qemu-user are installed"
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"
@@ -31,7 +31,7 @@ help:
 	@echo "make test-clients docs/clients.md: train with timm, Ultralytics, JAX and others; WRITE=1 writes its table"
 	@echo "make test-journeys  a newcomer's way through all commands, with six data sets; training and other slow steps with two"
 	@echo "make test-lowest  some tests with the oldest versions of the dependencies that pyproject.toml allows"
-	@echo "make nightly      all of these with all variants and faults; -k goes on after a step that fails"
+	@echo "make nightly      all of these with all variants and more faults; -k goes on after a step that fails"
 	@echo "make dist         the files of a release in dist/, checked, and the wheel installed and used"
 	@echo "make coverage     run all tests but the faults, and say which lines none of them runs; htmlcov/ shows them"
 	@echo "make check        format, lint, types, direction of imports, documentation, words"
@@ -117,7 +117,7 @@ dist:
 	.venv-dist/bin/tsds verify formats/v1/conformance/valid/minimal.tsds
 	rm -rf .venv-dist
 
-# What CI leaves out, too: variants that it draws some of, faults at every operation, and the clients.
+# What CI leaves out, too: variants that it draws some of, more faults, and the clients.
 nightly: export TSDS_DRAW := all
 nightly: export TSDS_FAULTS := full
 nightly: export TSDS_ORACLE := 400

@@ -6,19 +6,18 @@ whole one; after the second there is one whose every byte is that of an undistur
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import os
 import random
 import re
 import shutil
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from faults.harness import EXTENT, Action, Fault, Result, Server, step_of
+from faults.harness import EXTENT, Action, Fault, Result, Server
 
 
 def snapshot(path: Path) -> dict[str, str]:
@@ -98,10 +97,32 @@ class Sweep:
             raise AssertionError(f"{self.name}: {len(self.failures)} failures in {self.trials} trials\n{shown}")
 
 
-def some(sweep: Sweep, number: int) -> list[int]:
-    """So many of the operations, drawn by the name of the sweep; all in the full run."""
-    number = sweep.operations if EXTENT == "full" else min(sweep.operations, number // step_of(1))
-    return sorted(random.Random(sweep.name).sample(range(1, sweep.operations + 1), max(1, number)))
+def site(operation: str) -> str:
+    """Where the code does an operation, as far as its path tells: the same for all shards and their arrays."""
+    name, _, path = operation.partition(" ")
+    path = re.sub(r"\w*\d\w*|\b\w\b", "#", path)  # numbers of shards, names of samples, digests
+    return f"{name.removesuffix('64')} {re.sub('[^/]+/#[^/]*/.*', '#', path)}"
+
+
+def chosen(sweep: Sweep, operations: Sequence[str], most: int = 4) -> list[int]:
+    """The numbers, from 1 on, of the operations that meet a fault: see `EXTENT`.
+
+    In a full run, the first and the last one of each site, and others, drawn, up to `most`.
+    """
+    sweep.operations = len(operations)
+    if EXTENT == "every":
+        return list(range(1, len(operations) + 1))
+    draw = random.Random(f"{os.environ.get('TSDS_DRAW')} {sweep.name}")
+    sites = defaultdict[str, list[int]](list)
+    for number, operation in enumerate(operations, 1):
+        sites[site(operation)].append(number)
+    numbers = list[int]()
+    for found in sites.values():
+        if EXTENT == "full" and len(found) > 2:
+            numbers += [found[0], *draw.sample(found[1:-1], min(most, len(found)) - 2), found[-1]]
+        else:
+            numbers += found if EXTENT == "full" else [draw.choice(found)]
+    return sorted(draw.sample(numbers, -(-len(numbers) // 10)) if EXTENT == "quick" else numbers)
 
 
 class Bench:
@@ -131,13 +152,10 @@ class Bench:
             self._references[case.name] = snapshot(out)
         return self._references[case.name]
 
-    def count(self, case: Case, fault: Fault, prefix: Path | None = None) -> int:
-        """How many operations of the kinds that a fault counts a command does."""
+    def operations(self, case: Case, fault: Fault, prefix: Path | None = None) -> list[str]:
+        """The operations of a command that a fault counts."""
         folder = self.fresh()
-        fault = dataclasses.replace(fault, action=Action.PASS)
-        result = self.server.run(case.argv(folder / "out.tsds"), fault, prefix=prefix or folder)
-        assert result.outcome == "done", result
-        return result.count
+        return self.server.operations(case.argv(folder / "out.tsds"), fault, prefix or folder)
 
     def trial(self, case: Case, fault: Fault, at: int, sweep: Sweep, prefix: Path | None = None) -> None:
         """One fault, and the same command again."""

@@ -28,8 +28,9 @@
 enum { DATA = 1, CREATE = 2, SYNC = 4, NAME = 8, READ = 16, LOOK = 32, LOCK = 64 };
 /* What happens at the n-th: nothing, one error, errors from there on, SIGKILL for all processes or for the one that
    does it, half of a write and then SIGKILL; SHORT lets every write take half of what it is given; SIGNAL sends all
-   processes the signal whose number `error` is, and the operation is done. */
-enum { PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL };
+   processes the signal whose number `error` is, and the operation is done; TRACE writes a line into the log for each
+   operation that is counted, and none for changes. */
+enum { PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL, TRACE };
 /* What an operation is to do. */
 enum { GO, FAIL, HALF, HALF_AND_DIE };
 
@@ -100,9 +101,21 @@ static void die(int everybody) {
   kill(everybody ? 0 : getpid(), SIGKILL);
   for (;;) pause();
 }
+static void log_line(const char *line, size_t n, const void *data, size_t length) {
+  int error = errno, fd = syscall(SYS_openat, AT_FDCWD, control->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+  struct iovec parts[2] = {{(void *)line, n}, {(void *)data, length}};
+  if (fd < 0 || syscall(SYS_writev, fd, parts, data ? 2 : 1) < 0) abort();
+  syscall(SYS_close, fd);
+  errno = error;
+}
 static int decide(int class, const char *operation, const char *path) {
   if (!watching() || !(class & control->counted) || !inside(path)) return GO;
   long n = __sync_add_and_fetch(&control->count, 1);
+  if (control->action == TRACE) {
+    char line[2 * LENGTH];
+    log_line(line, snprintf(line, sizeof line, "%ld\t%s .%s\n", n, operation, path + strlen(control->prefix)), 0, 0);
+    return GO;
+  }
   if (control->action == SHORT) {
     if (class != DATA) return GO;
     control->fired++;
@@ -128,15 +141,10 @@ static int decide(int class, const char *operation, const char *path) {
 /* A line, and the data that was written: "operation path other offset length\n" with tabs, in one append. */
 static void note(const char *operation, const char *path, const char *other, long offset, const void *data,
                  long length) {
-  if (!watching() || !control->log[0] || !inside(path)) return;
+  if (!watching() || !control->log[0] || !inside(path) || control->action == TRACE) return;
   char line[2 * LENGTH + 100];
   const char *format = "%s\t%s\t%s\t%ld\t%ld\n";
-  int error = errno, n = snprintf(line, sizeof line, format, operation, path, other ? other : "", offset, length);
-  int fd = syscall(SYS_openat, AT_FDCWD, control->log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
-  struct iovec parts[2] = {{line, n}, {(void *)data, length}};
-  if (fd < 0 || syscall(SYS_writev, fd, parts, data ? 2 : 1) < 0) abort();
-  syscall(SYS_close, fd);
-  errno = error;
+  log_line(line, snprintf(line, sizeof line, format, operation, path, other ? other : "", offset, length), data, length);
 }
 /* The same for data that the kernel copied: it is read from the file. */
 static void note_copied(int fd, const char *path, long offset, long length) {

@@ -10,17 +10,18 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum, IntFlag
 from pathlib import Path
 
 HERE = Path(__file__).parent
 #: Seconds after which a command counts as hanging: they take a tenth of one, on a busy machine some.
 LIMIT = 300.0
-#: ``full`` takes every operation, also where a sweep usually takes every second or tenth; ``quick`` takes few.
+#: Which operations of a command meet a fault: one of each site, or several (``full``); a tenth of these ones, drawn by
+#: TSDS_DRAW (``quick``); all, which takes hours (``every``).
 EXTENT = os.environ.get("TSDS_FAULTS", "")
 #: Seconds that a test may take. One that is ended within a sweep leaves files, with which the next ones fail.
-LONGEST = 7200 if EXTENT == "full" else 1200
+LONGEST = 7200 if EXTENT == "every" else 1200
 
 
 class Class(IntFlag):
@@ -36,7 +37,7 @@ class Class(IntFlag):
 class Action(IntEnum):
     """What happens at the n-th operation, as in faultfs.c."""
 
-    PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL = range(8)
+    PASS, FAIL_ONCE, FAIL_FROM, KILL_ALL, KILL_ONE, TEAR, SHORT, SIGNAL, TRACE = range(9)
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,12 @@ class Fault:
     counted: Class = Class.CHANGES
     error: int = 0
     failing: Class = Class.CHANGES
+
+    @property
+    def most(self) -> int:
+        """At how many operations of one site it comes in a full run: more where each leaves other files."""
+        leaves_files = self.action in (Action.KILL_ALL, Action.TEAR, Action.FAIL_ONCE) and self.counted & Class.CHANGES
+        return 4 if leaves_files else 2
 
 
 FAULTS = {
@@ -115,11 +122,6 @@ class Result:
         return self.text.strip().splitlines()[-1][:200] if self.text.strip() else ""
 
 
-def step_of(usual: int) -> int:
-    """From one operation that meets a fault to the next."""
-    return {"full": 1, "quick": 12 * usual + 1}.get(EXTENT, usual)
-
-
 def compile_shim(folder: Path) -> Path:
     """faultfs.c as a shared library."""
     library = folder / "faultfs.so"
@@ -145,6 +147,7 @@ class Server:
         self._process = subprocess.Popen(
             command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+        self._log = folder / "operations.log"
         #: Where the clock stands still, so that stores of one source have the same bytes; not before the sources.
         self._clock = int(time.time()) + 1
 
@@ -176,6 +179,16 @@ class Server:
         if not answer:
             raise RuntimeError(f"the server ended with status {self._process.wait()}")
         return Result(**json.loads(answer))
+
+    def operations(self, argv: Sequence[str], fault: Fault, prefix: Path) -> list[str]:
+        """What a command does undisturbed below `prefix`, of what the fault counts: in this order, with its paths."""
+        self._log.unlink(missing_ok=True)
+        result = self.run(argv, replace(fault, action=Action.TRACE), prefix=prefix, log=self._log)
+        assert result.outcome == "done", result
+        lines = self._log.read_text().splitlines() if self._log.exists() else []
+        numbered = sorted((int(number), what) for number, what in (line.split("\t") for line in lines))
+        assert [number for number, _ in numbered] == list(range(1, result.count + 1))
+        return [what for _, what in numbered]
 
     def warm(self, argv: Sequence[str]) -> None:
         """Let the server import what a command imports."""

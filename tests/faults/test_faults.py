@@ -4,87 +4,51 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 import tensorstore_ds
-from faults.bench import Bench, Case, Sweep, some
+from faults.bench import Bench, Case, Sweep, chosen
 from faults.cases import EDITS, EXPORTS, REPLACING, case_of, conversion, replacing
 from faults.checkpoints import value_of
 from faults.disk import read_log
-from faults.harness import FAULTS, LONGEST, Action, Class, Fault, Result, Server, step_of
+from faults.harness import FAULTS, LONGEST, Action, Class, Fault, Result, Server
 from faults.replacing import Trials
 
 pytestmark = pytest.mark.timeout(LONGEST)
 
-PARTS = 4
 ALL = ("raw-memmap", "raw-zarr", "jpeg-memmap")
 CONVERSIONS = (*ALL, "writer", "tasks")
 REPACKS, COPIES = ("repack to zarr", "repack to memmap"), ("pull", "pack", "unpack")
 READING = "EIO when reading"
-Chosen = Callable[[Sweep], Iterable[int]]
 
 
-def numbered(cases: Iterable[str], faults: Iterable[str], *, step: int = 1, parts: int = PARTS) -> list[object]:
-    """Parameters of sweeps: case, fault, part, parts, and the step between two operations that meet a fault."""
-    step = step_of(step)
-    return [
-        pytest.param(case, fault, part, parts, step, id=f"{case}, {fault} part {part}")
-        for fault in faults
-        for case in cases
-        for part in range(parts)
-    ]
+def commands(cases: Iterable[str], *faults: str) -> list[object]:
+    """Parameters of sweeps: case and fault."""
+    return [pytest.param(case, fault, id=f"{case}, {fault}") for fault in faults for case in cases]
 
 
-def swept(bench: Bench, sweep: Sweep, case: Case, fault: Fault, at: Chosen, *, prefix: Path | None = None) -> None:
+def swept(bench: Bench, sweep: Sweep, case: Case, fault: Fault, *, prefix: Path | None = None) -> None:
     """Trials with a fault at the operations that are chosen of those below a folder, which is OUT's if not given."""
-    sweep.operations = bench.count(case, fault, prefix)
-    for operation in at(sweep):
+    for operation in chosen(sweep, bench.operations(case, fault, prefix), fault.most):
         bench.trial(case, fault, operation, sweep, prefix)
     assert sweep.trials
     sweep.check()
 
 
-def points(part: int, parts: int, step: int) -> Chosen:
-    """The operations of one part: all parts together take every `step`-th."""
-    return lambda sweep: range(1 + part * step, sweep.operations + 1, parts * step)
-
-
-def every(step: int) -> Chosen:
-    """Every `step`-th operation, from the first on."""
-    return points(0, 1, step_of(step))
-
-
-PARAMETERS = "name, fault, part, parts, step"
-
-
 @pytest.mark.parametrize(
-    PARAMETERS,
+    ("name", "fault"),
     [
-        *numbered(ALL, ("SIGKILL", "EIO")),
-        *numbered(ALL, ("ENOSPC from there on",), step=2),
-        *numbered(ALL, ("half a write, SIGKILL",), parts=1),
-        *numbered(ALL, ("EIO from there on",), step=7, parts=1),
-        *numbered(ALL, ("SIGINT", "SIGTERM"), step=11, parts=1),
-        *numbered(("writer",), ("SIGKILL", "EIO"), parts=2),
-        *numbered(("writer",), ("ENOSPC from there on", "half a write, SIGKILL"), step=3, parts=1),
-        *numbered(("tasks",), ("SIGKILL", "EIO"), step=2, parts=2),
-        *numbered(("tasks",), ("ENOSPC from there on", "half a write, SIGKILL"), step=5, parts=1),
-        *numbered(REPACKS, ("SIGKILL", "EIO"), parts=2),
-        *numbered(REPACKS, ("ENOSPC from there on",), step=3, parts=1),
-        *numbered(REPACKS, ("half a write, SIGKILL", READING), step=5, parts=1),
-        *numbered(COPIES, ("SIGKILL", "EIO"), step=2, parts=1),
-        *numbered(COPIES, ("ENOSPC from there on", "half a write, SIGKILL"), step=5, parts=1),
-        *numbered(COPIES, (READING,), step=15, parts=1),
-        *numbered(("copy",), ("SIGKILL", "EIO", "half a write, SIGKILL"), step=7, parts=1),
+        *commands((*ALL, "writer", "tasks", *REPACKS, *COPIES, "copy"), "SIGKILL", "EIO", "half a write, SIGKILL"),
+        *commands((*ALL, "writer", "tasks", *REPACKS, *COPIES), "ENOSPC from there on"),
+        *commands(ALL, "EIO from there on", "SIGINT", "SIGTERM"),
+        *commands((*REPACKS, *COPIES), READING),
     ],
 )
-def test_changes(
-    bench: Bench, root: Path, sweep: Sweep, name: str, fault: str, part: int, parts: int, step: int
-) -> None:
-    swept(bench, sweep, case_of(name, root), FAULTS[fault], points(part, parts, step))
+def test_changes(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
+    swept(bench, sweep, case_of(name, root), FAULTS[fault])
     if name in CONVERSIONS and FAULTS[fault].action is not Action.FAIL_FROM:  # a full disk lets names be removed
         assert not any("not met" in outcome for outcome in sweep.outcomes)
 
@@ -93,14 +57,15 @@ def test_changes(
 @pytest.mark.parametrize("name", ALL)
 def test_changes_with_two_workers(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}, 2 workers"
-    swept(bench, sweep, conversion(name, root, 2), FAULTS[fault], every(8))
+    swept(bench, sweep, conversion(name, root, 2), FAULTS[fault])
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("name", ALL)
 def test_every_write_takes_half(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int) -> None:
     sweep.name = f"{name}, every write takes half, {workers} workers"
-    swept(bench, sweep, conversion(name, root, workers), FAULTS["short writes"], lambda _: [0])
+    bench.trial(conversion(name, root, workers), FAULTS["short writes"], 0, sweep)
+    sweep.check()
     assert sweep.outcomes == {"done": 1}
 
 
@@ -110,7 +75,7 @@ def test_reading_what_was_written(bench: Bench, root: Path, sweep: Sweep, name: 
     """Opens, reads and maps; and, of stat and listings, which are many, some."""
     sweep.name = f"{name}, EIO at stat and listing in OUT.partial" if looked else f"{name}, EIO at reads in OUT.partial"
     fault = dataclasses.replace(FAULTS[READING], counted=Class.LOOK if looked else Class.READ)
-    swept(bench, sweep, conversion(name, root, 0), fault, every(10 if looked else 1))
+    swept(bench, sweep, conversion(name, root, 0), fault)
 
 
 @pytest.mark.parametrize("errno", ["EIO", "EMFILE", "ENOMEM"])
@@ -118,8 +83,8 @@ def test_reading_what_was_written(bench: Bench, root: Path, sweep: Sweep, name: 
 def test_reading_the_source(bench: Bench, root: Path, sweep: Sweep, name: str, workers: int, errno: str) -> None:
     """A machine that fails is never the sample's fault: nothing is skipped because of it."""
     sweep.name = f"{name}, {errno} in the source, {workers} workers"
-    case, step = conversion(name, root, workers), 1 if errno == "EIO" and not workers else 5
-    swept(bench, sweep, case, FAULTS[f"{errno} when reading"], every(step), prefix=case.source)
+    case = conversion(name, root, workers)
+    swept(bench, sweep, case, FAULTS[f"{errno} when reading"], prefix=case.source)
     assert sweep.outcomes["refused"]
 
 
@@ -141,10 +106,9 @@ def test_a_cache_that_fails(bench: Bench, root: Path, sweep: Sweep, errno: str, 
 
     with tensorstore_ds.serve(store) as url:
         bench.server.warm(["read", url, str(root / "cache-warm"), str(store)])
-        counting = read(fresh(), dataclasses.replace(fault, action=Action.PASS))
-        assert counting.outcome == "done", counting
-        sweep.operations = counting.count
-        for at in some(sweep, 6):
+        cache = fresh()
+        operations = bench.server.operations(["read", url, str(cache), str(store)], fault, cache)
+        for at in chosen(sweep, operations, fault.most):
             cache = fresh()
             result = read(cache, fault, at)
             sweep.trials += 1
@@ -163,7 +127,7 @@ CHANGING = ("SIGKILL", "EIO", "ENOSPC from there on", "half a write, SIGKILL", "
 @pytest.mark.parametrize("name", [*EDITS, *(f"export to {name}" for name in EXPORTS)])
 def test_edits_and_exports(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}"
-    swept(bench, sweep, case_of(name, root), FAULTS[fault], lambda sweep: some(sweep, 8 if name in EDITS else 6))
+    swept(bench, sweep, case_of(name, root), FAULTS[fault])
 
 
 @pytest.mark.parametrize("errno", ["EIO", "ESTALE"])
@@ -173,7 +137,7 @@ def test_reading_a_store(bench: Bench, root: Path, sweep: Sweep, names: Sequence
     sweep.name = f"{'edits' if names is EDITS else 'exports'}, {errno} in the store that is read"
     for name in names:
         case = case_of(name, root)
-        swept(bench, sweep, case, FAULTS[f"{errno} when reading"], lambda sweep: some(sweep, 4), prefix=case.source)
+        swept(bench, sweep, case, FAULTS[f"{errno} when reading"], prefix=case.source)
     assert sweep.outcomes["refused"]
 
 
@@ -181,7 +145,7 @@ def test_reading_a_store(bench: Bench, root: Path, sweep: Sweep, names: Sequence
 def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, name: str) -> None:
     sweep.name = f"{name}, EIO in the store that is read"
     case = case_of(name, root)
-    swept(bench, sweep, case, FAULTS[READING], every(5), prefix=case.source)
+    swept(bench, sweep, case, FAULTS[READING], prefix=case.source)
     assert sweep.outcomes["refused"]
 
 
@@ -190,8 +154,7 @@ def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, name: 
 def test_what_is_there_already(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}"
     trials = Trials(bench, replacing(name, root), FAULTS[fault])
-    sweep.operations = trials.operations
-    for at in some(sweep, 15):
+    for at in chosen(sweep, trials.operations, FAULTS[fault].most):
         trials.trial(at, sweep)
     sweep.check()
 

@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 
 import tensorstore_ds
-from faults.bench import Bench, Case, Sweep, differences, snapshot, some
+from faults.bench import Bench, Case, Sweep, chosen, differences, snapshot
 from faults.cases import EDITS, case_of, replacing
 from faults.checkpoints import value_of
 from faults.disk import MODELS, Change, Disk, laid_out, lay_out, read_log
-from faults.harness import EXTENT, LONGEST, Fault, Server, step_of
+from faults.harness import EXTENT, LONGEST, Fault, Server
 from faults.replacing import Trials
 
 pytestmark = pytest.mark.timeout(LONGEST)
 
 CONVERSIONS = ("raw-memmap", "raw-zarr", "jpeg-memmap", "voc-jpeg-zarr")
 CASES = (*CONVERSIONS, "writer", "tasks", "repack to zarr", "repack to memmap")
-PARTS = 4
 
 
 def record(bench: Bench, case: Case) -> list[Change]:
@@ -39,24 +38,19 @@ def key(found: dict[str, bytes | None]) -> bytes:
     return hashlib.sha256(repr(sorted(found.items())).encode()).digest()
 
 
-@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("name", CASES)
-def test_power_loss(bench: Bench, root: Path, sweep: Sweep, name: str, part: int) -> None:
-    """Each state of the disk that differs; a part takes the states of some successive changes.
-
-    By all models for raw-memmap; for the others strict, and the other three in turn.
-    """
+def test_power_loss(bench: Bench, root: Path, sweep: Sweep, name: str) -> None:
+    """Each state of the disk that differs: strict, and the other three models in turn, or all in the full run."""
     sweep.name = f"{name}, power loss"
     case = case_of(name, root)
     reference, changes = bench.reference(case), record(bench, case)
-    sweep.operations = len(changes)
+    taken = chosen(sweep, [f"{change.operation} {change.path}" for change in changes])
     disk, seen = Disk(), set[bytes]()
     for number, change in enumerate(changes, 1):
         disk.apply(change)
-        mine = part * len(changes) < number * PARTS <= (part + 1) * len(changes)
-        if not mine or number % step_of(1):
+        if number not in taken:
             continue
-        for model in MODELS if name == "raw-memmap" or EXTENT == "full" else ("strict", MODELS[1 + number % 3]):
+        for model in MODELS if EXTENT in ("full", "every") else ("strict", MODELS[1 + number % 3]):
             found = disk.after_power_loss(model)
             if key(found) in seen:
                 continue
@@ -96,8 +90,7 @@ def test_a_store_that_grows(bench: Bench, root: Path, sweep: Sweep, name: str) -
     assert bench.server.run(case.argv(out), prefix=folder, log=log).outcome == "done"
     roots.append((out / "zarr.json").read_bytes())
     changes = read_log(log, folder)
-    sweep.operations = len(changes)
-    taken = set(some(sweep, 12))
+    taken = chosen(sweep, [f"{change.operation} {change.path}" for change in changes])
     for number, change in enumerate(changes, 1):
         disk.apply(change)
         last = change.operation == "rename" and change.other == "out.tsds/zarr.json"  # the step that decides
