@@ -53,29 +53,10 @@ def keys(dataset: tsds.MixedDataset, rows: Any) -> list[str]:
     return [dataset.key(int(row)) for row in rows]
 
 
-def test_one_after_the_other(stores: Path) -> None:
-    dataset = mixed(stores)
-    assert len(dataset) == 48
-    assert dataset.classes == ("ant", "bee", "cow", "dog")
-    expected = [
-        (f"{name}{row}", CLASSES[name][row % len(CLASSES[name])]) for name in "abc" for row in range(ROWS[name])
-    ]
-    assert [(key, dataset.classes[label]) for key, label in dataset.samples] == expected
-    for index in (0, 12, 13, 42, 43, 47, -1):
-        key, label = expected[index]
-        sample = dataset[index]
-        assert sample["image"][0, 0, 0] == ord(key[0]) + int(key[1:])
-        assert dataset.classes[sample["label"]] == label
-        own = CLASSES[key[0]]
-        found = [dataset.classes[i] for i in sample["objects"]["labels"]]
-        assert found == [own[(int(key[1:]) + i) % len(own)] for i in range(int(key[1:]) % 3)]
-        assert sample["objects"]["boxes"].shape == (int(key[1:]) % 3, 4)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("collate", ["list", "padded", "packed"])
+@pytest.mark.parametrize(("collate", "workers"), [("list", 0), ("padded", 0), ("packed", 0), ("list", 2)])
 def test_batches_are_the_samples(stores: Path, collate: Any, workers: int) -> None:
     dataset = mixed(stores)
+    assert dataset.samples[13:15] == [("b0", 1), ("b1", 2)] and dataset[-1]["image"][0, 0, 0] == ord("c") + 4
     loader = tsds.DataLoader(dataset, 7, shuffle=True, collate=collate, seed=3, num_workers=workers)
     order = tsds.ShuffleSampler(48, seed=3).rows()
     by_samples = data.DataLoader([dataset[int(row)] for row in order], 7, collate_fn=list)  # type: ignore[arg-type]
@@ -131,9 +112,6 @@ def test_a_transform_is_that_of_the_mixture(stores: Path) -> None:
     drawn, seen[:] = list(seen), []
     list(tsds.DataLoader(dataset, 5, seed=5, num_threads=1))
     assert sorted(drawn) == sorted(seen)
-
-
-# --- shares -----------------------------------------------------------------------------------------------------------
 
 
 def test_subsets_and_urls_and_pickles(stores: Path) -> None:

@@ -624,6 +624,9 @@ STEPS = {
 }
 
 
+RANDOM = tsds.RandomResizedCrop, tsds.RandomCrop, tsds.RandomHorizontalFlip
+
+
 @pytest.mark.slow
 @pytest.mark.drawn(12)
 @pytest.mark.parametrize("plan", STEPS.values(), ids=STEPS)
@@ -650,7 +653,8 @@ def test_steps_are_torchvisions(truths: dict[str, Truth], store: str, plan: Any)
             "size_divisor": 1,
         },
     }
-    for epoch in range(3):
+    draws = any(isinstance(step, RANDOM) for step in steps_of(plan))
+    for epoch in (0, 2) if draws else (0,):
         check(truths, {**case, "epoch": epoch})
 
 
@@ -668,7 +672,7 @@ def test_batches_are_those_of_pillow_torchvision_and_numpy(truths: dict[str, Tru
 @pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)  # as many cases as are asked for
 @seed(int(os.environ.get("TSDS_ORACLE_SEED", "0")))
-@settings(quick, max_examples=int(os.environ.get("TSDS_ORACLE", "100")), database=None)
+@settings(quick, max_examples=int(os.environ.get("TSDS_ORACLE", "50")), database=None)
 @given(cases())
 def test_many_batches(truths: dict[str, Truth], case: dict[str, Any]) -> None:
     check(truths, case)

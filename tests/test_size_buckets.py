@@ -40,6 +40,10 @@ def epoch_of(sizes: Any, replicas: int, epoch: int = 0, **options: Any) -> list[
     batches = [list(sampler) for sampler in samplers]
     assert [len(each) for each in batches] == [len(sampler) for sampler in samplers]
     assert len({len(each) for each in batches}) == 1
+    every = [batch for each in batches for batch in each]
+    count = sum(map(len, every))
+    if count == len(sizes) or (count and options.get("drop_last") and "batch_size" in options):  # each batch comes once
+        assert samplers[0].padding_waste == pytest.approx(waste(sizes, every, options.get("size_divisor", 1)))
     return batches
 
 
@@ -48,18 +52,26 @@ def padded_pixels(sizes: NDArray[np.int64], batch: list[int], divisor: int = 1) 
     return int(height * width) * len(batch)
 
 
-def waste(sizes: NDArray[np.int64], batches: list[list[int]]) -> float:
+def waste(sizes: NDArray[np.int64], batches: list[list[int]], divisor: int = 1) -> float:
+    if not batches:
+        return 0.0
     true = sum(int(sizes[batch].prod(1).sum()) for batch in batches)
-    return 1 - true / sum(padded_pixels(sizes, batch) for batch in batches)
+    return 1 - true / sum(padded_pixels(sizes, batch, divisor) for batch in batches)
 
 
 @quick
-@given(many_sizes, st.integers(1, 9), ranks, st.booleans(), st.booleans(), st.integers(1, 8))
+@given(many_sizes, st.integers(1, 9), ranks, st.booleans(), st.booleans(), st.integers(1, 8), st.integers(1, 7))
 def test_every_image_once_in_batches_of_one_size(
-    sizes: NDArray[np.int64], batch_size: int, replicas: int, drop_last: bool, shuffle: bool, buckets: int
+    sizes: NDArray[np.int64],
+    batch_size: int,
+    replicas: int,
+    drop_last: bool,
+    shuffle: bool,
+    buckets: int,
+    divisor: int,
 ) -> None:
     options = {"batch_size": batch_size, "drop_last": drop_last, "shuffle": shuffle, "buckets": buckets}
-    batches = epoch_of(sizes, replicas, **options)
+    batches = epoch_of(sizes, replicas, size_divisor=divisor, **options)
     seen = [row for each in batches for batch in each for row in batch]
     lengths = sorted({len(batch) for each in batches for batch in each})
     if drop_last:
@@ -71,8 +83,9 @@ def test_every_image_once_in_batches_of_one_size(
         if replicas <= len(sizes):
             assert max(np.bincount(seen)) <= 2
         assert len(lengths) <= 2 and all(n <= batch_size for n in lengths)
-    for step in zip(*batches, strict=True):
-        assert len({len(batch) for batch in step}) == 1
+    steps = [{len(batch) for batch in step} for step in zip(*batches, strict=True)]
+    assert all(len(each) == 1 for each in steps) and sum(each != {batch_size} for each in steps) <= 1
+    assert 1 <= SizeBucketSampler(sizes, batch_size, buckets=buckets, size_divisor=divisor).buckets <= buckets
 
 
 @quick
@@ -91,6 +104,12 @@ def test_no_batch_is_larger_than_pixels(
     for each in batches:
         for batch in each:
             assert len(batch) == 1 or padded_pixels(sizes, batch, divisor) <= pixels
+    groups = {tuple(size): {tuple(size)} for size in sizes.tolist()}  # a batch is of one bucket: sizes that meet in one
+    for batch in (batch for each in batches for batch in each):
+        together = set().union(*(groups[tuple(size)] for size in sizes[batch].tolist()))
+        groups |= dict.fromkeys(together, together)
+    found = SizeBucketSampler(sizes, pixels=pixels, buckets=buckets, size_divisor=divisor).buckets
+    assert 1 <= found <= buckets and (not groups or len({id(group) for group in groups.values()}) >= found)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 16}, {"pixels": 16 * 500 * 500}, {"batch_size": 7, "seed": 3}])
@@ -100,7 +119,6 @@ def test_there_is_less_padding_than_in_random_batches(options: dict[str, Any]) -
         sizes[7] = 4000, 6000  # alone in its batch
     sampler = SizeBucketSampler(sizes, **options)
     found = waste(sizes, list(sampler))
-    assert sampler.padding_waste == pytest.approx(found)
     rows = tsds.ShuffleSampler(len(sizes)).rows().tolist()
     size = options.get("batch_size", 16)
     random = waste(sizes, [rows[i : i + size] for i in range(0, len(rows), size)])

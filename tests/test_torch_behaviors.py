@@ -143,11 +143,9 @@ def process(index: int) -> int:
 # --- order and batches --------------------------------------------------------------------------------------------
 
 for size, last in itertools.product([1, 3, 10, 11], [False, True]):
-    BEHAVIORS[f"batches of {size}, drop_last={last}"] = lambda loader, size=size, last=last: list(
-        loader(Rows(), batch_size=size, drop_last=last)
-    )
-    BEHAVIORS[f"length with {size}, drop_last={last}"] = lambda loader, size=size, last=last: len(
-        loader(Rows(), batch_size=size, drop_last=last)
+    BEHAVIORS[f"batches of {size}, drop_last={last}"] = lambda loader, size=size, last=last: (
+        list(made := loader(Rows(), batch_size=size, drop_last=last)),
+        len(made),
     )
 for workers in (0, 2):
     for name, make in {
