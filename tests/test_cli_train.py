@@ -15,7 +15,8 @@ import torch
 
 import tensorstore_ds
 from small_stores import ROOT, tsds
-from training_stores import labelled, names
+from stores import store_of
+from training_stores import labelled, names, patterns, signal_in_pass
 
 FLAGS = (
     *("--image-size", "12", "--patch-size", "4", "--width", "16", "--depth", "2", "--heads", "2", "--mlp-width", "32"),
@@ -28,11 +29,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return labelled(tmp_path_factory.mktemp("cli"))
 
 
-def checkpoint(out: Path) -> dict[str, Any]:
-    return torch.load(out / "last.pt", weights_only=True)
-
-
-def started(*words: object, before: str = "", **options: Any) -> subprocess.Popen[str]:
+def started(*words: object, before: str) -> subprocess.Popen[str]:
     """`tsds` in a process of its own, after some lines of Python."""
     search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
     program = f"{before}\nfrom tsds_cli.program import main\nmain()"
@@ -42,14 +39,13 @@ def started(*words: object, before: str = "", **options: Any) -> subprocess.Pope
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
-def one_error(process: subprocess.Popen[str], status: int = 1) -> str:
+def one_error(process: subprocess.Popen[str]) -> str:
     """Its one line on stderr."""
     _, errors = process.communicate(timeout=100)
-    assert process.returncode == status, errors
+    assert process.returncode == 1, errors
     assert len(errors.splitlines()) == 1 and errors.startswith("tsds: "), errors
     return errors
 
@@ -138,21 +134,16 @@ def test_every_flag_becomes_its_option(store: Path, monkeypatch: pytest.MonkeyPa
 # --- a run that ends before its time -----------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.drawn(1, of="ends of runs")
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number: int, status: int) -> None:
-    process = started("train", store, "--out", tmp_path / "run", "--epochs", 500, *FLAGS)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("epoch   2"):
-            break
-    process.send_signal(number)
-    error = one_error(process, status)
-    assert re.search(
-        r"stopped in epoch \d+ after \d+ of 8 batches\. Go on with the same command and (`resume`|--resume)", error
+    with signal_in_pass(number, passes=11):  # of 8 batches an epoch
+        done = tsds("train", store, "--out", tmp_path / "run", "--epochs", 500, *FLAGS)
+    assert done.exit_code == status
+    assert re.fullmatch(
+        r"tsds: stopped in epoch 2 after 3 of 8 batches\. Go on with the same command and --resume; .*last\.pt\.\n",
+        done.stderr,
     )
-    assert checkpoint(tmp_path / "run")["epoch"] >= 1
+    assert torch.load(tmp_path / "run" / "last.pt", weights_only=True)["epoch"] == 1
     assert not list((tmp_path / "run").glob("*.partial"))
 
 
@@ -160,8 +151,8 @@ def test_a_signal_ends_it_with_a_checkpoint(store: Path, tmp_path: Path, number:
 @pytest.mark.drawn(1, of="ends of runs")
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are set as Linux has them")
 def test_no_room_in_memory(tmp_path: Path) -> None:
-    """A step of 4096 images does not fit beside the libraries; one of the advised size does."""
-    store = labelled(tmp_path, train=4096, test=3)
+    """A step of 512 images does not fit beside the libraries; one of the advised size does."""
+    store = store_of(tmp_path / "s.tsds", patterns(512), "abc").path
     before = (
         "import ctypes, re, resource, torch, torchvision.transforms.v2, tensorstore_ds.annex.training.train\n"
         "ctypes.CDLL(None).mallopt(-8, 1)\n"  # one arena: else each thread may reserve 128 MB of addresses for its own
@@ -169,28 +160,37 @@ def test_no_room_in_memory(tmp_path: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_AS, (now + 400_000_000,) * 2)"
     )
     words = ("train", store, "--out", tmp_path / "run", "--epochs", 1, *FLAGS, "--width", 128, "--mlp-width", 512)
-    error = one_error(started(*words, "--batch-size", 4096, before=before))
-    advice = "--batch-size 2048 with --accumulate 2, --grad-checkpointing, "
-    assert f"expected memory for batches of 4,096, found too little. Try, in this order: {advice}" in error
-    words = (*words, "--batch-size", 128, "--accumulate", 32, "--grad-checkpointing")
+    words = (*words, "--image-size", 32)
+    error = one_error(started(*words, "--batch-size", 512, before=before))
+    advice = "--batch-size 256 with --accumulate 2, --grad-checkpointing, "
+    assert f"expected memory for batches of 512, found too little. Try, in this order: {advice}" in error
+    words = (*words, "--batch-size", 32, "--accumulate", 16, "--grad-checkpointing")
     process = started(*words, before=before)
     assert process.communicate(timeout=100)[1] == "" and process.returncode == 0
 
 
 @pytest.mark.slow
-@pytest.mark.drawn(1)
-@pytest.mark.parametrize("blocked", [("torch", "torchvision"), ("threadpoolctl",)])
-def test_without_torch(store: Path, blocked: tuple[str, ...]) -> None:
+@pytest.mark.drawn(1, of="ends of runs")
+def test_without_torch(store: Path) -> None:
     before = (
         "import sys\n"
         "class Blocked:\n"
         "    def find_spec(self, name, path=None, target=None):\n"
-        f"        if name.split('.')[0] in {blocked!r}:\n"
+        "        if name.split('.')[0] in ('torch', 'torchvision'):\n"
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Blocked())"
     )
     error = one_error(started("train", store, *FLAGS, before=before))
-    assert f"needs {blocked[0]}" in error and "pip install '.[torch]'" in error
+    assert "needs torch" in error and "pip install '.[torch]'" in error
+
+
+def test_without_another_module_of_torchs_extra(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*_: object, **__: object) -> None:
+        raise ModuleNotFoundError("No module named 'threadpoolctl'", name="threadpoolctl")
+
+    monkeypatch.setattr("tensorstore_ds.train", train)
+    error = tsds("train", store, *FLAGS).stderr
+    assert "needs threadpoolctl" in error and "pip install '.[torch]'" in error
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,18 @@ from PIL import Image
 import tensorstore_ds as tsds
 from tensorstore_ds.conversion import workers
 from tensorstore_ds.conversion.options import ConvertOptions
+from waiting import wait_for
 from worker_sources import ByParent, Gray, Leaving, Slow, Stopping, TorchThreads, Unloadable, WithThread
 
 
-def run_script(folder, text, **environment):
+def run_script(folder, text, *words, **environment):
+    """Run `text` in a process of its own: ``script.py``, or by other `words`, which also get it as their input."""
     (folder / "script.py").write_text(text)
     return subprocess.run(
-        [sys.executable, "script.py"],
+        [sys.executable, *(words or ["script.py"])],
         cwd=folder,
         env={**os.environ, **environment},
+        input=text,
         capture_output=True,
         text=True,
         timeout=100,
@@ -42,7 +44,7 @@ if __name__ == "__main__":
     data.classes = [str(i) for i in range(10)]
     print(tsds.convert(data, "out.tsds").notes)
 """
-    done = run_script(tmp_path, text, OMP_NUM_THREADS="4")
+    done = run_script(tmp_path, text, OMP_NUM_THREADS="2")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "()\n")
     assert len(tsds.open(tmp_path / "out.tsds")["train"]) == 6
 
@@ -50,11 +52,23 @@ if __name__ == "__main__":
 #: What makes a fork unsafe: a second thread, or torch with its OpenMP. Where there is neither, workers are forked.
 THREAD = "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()"
 PREPARED = {"thread": THREAD, "torch": "import torch", "plain": ""}
+#: A script of the test itself, whose images have the values 0 to 3.
+GRAY = """
+import numpy as np
+import tensorstore_ds as tsds
+
+class Gray:
+    def __len__(self): return 4
+    def __getitem__(self, i): return np.full((2, 2), i, np.uint8)
+
+print("top")
+"""
 PRINTS_ONCE = """
 {prepared}
 import os, sys
 sys.path.insert(0, {here!r})
 import tensorstore_ds as tsds
+from waiting import wait_for
 from worker_sources import ByProcess
 
 print("top")
@@ -65,46 +79,34 @@ print(os.getpid() in tsds.open("out.tsds")["train"]["image"].take(range(40)))
 
 @pytest.mark.slow
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("way", ["script", "stdin", "command", "module", "stdin in a folder with a script of the name"])
-@pytest.mark.parametrize("prepared", PREPARED)
+@pytest.mark.parametrize(
+    ("way", "prepared"),
+    [
+        *(("script", prepared) for prepared in PREPARED),
+        *((way, "thread") for way in ("command", "module", "stdin in a folder with a script of the name")),
+    ],
+)
 def test_a_script_without_a_guard_is_run_once(tmp_path, way, prepared):
     """Its worker processes are other programs, or forked; none of them runs it again, and none converts it here."""
     text = PRINTS_ONCE.format(prepared=PREPARED[prepared], here=str(Path(__file__).parent))
-    (tmp_path / "script.py").write_text(text)
-    if way.startswith("stdin in"):
+    if way.startswith("stdin"):
         (tmp_path / "json.py").write_text("raise SystemExit('imported from the current folder')")
     words = {"script": ["script.py"], "command": ["-c", text], "module": ["-m", "script"]}.get(way, ["-P", "-"])
-    done = subprocess.run(
-        [sys.executable, *words], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_script(tmp_path, text, *words)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n()\nFalse\n")
 
 
 @pytest.mark.slow
 @pytest.mark.drawn(3)
-@pytest.mark.parametrize("prepared", PREPARED)
-@pytest.mark.parametrize("way", ["script.py", "-", "notebook"])
+@pytest.mark.parametrize(
+    ("way", "prepared"), [*(("script.py", prepared) for prepared in PREPARED), ("-", "thread"), ("notebook", "thread")]
+)
 def test_a_source_of_the_script_itself_converts_and_the_script_runs_once(tmp_path, way, prepared):
     """It is inherited where workers are forked; a program of ours could not import it without running the script."""
-    text = f"""
-{PREPARED[prepared]}
-import numpy as np
-import tensorstore_ds as tsds
-
-class Gray:
-    def __len__(self): return 4
-    def __getitem__(self, i): return np.full((2, 2), i, np.uint8)
-
-print("top")
-for note in tsds.convert(Gray(), "out.tsds", workers=2).notes:
-    print(note)
-"""
-    (tmp_path / "script.py").write_text(text)
+    text = f"{PREPARED[prepared]}{GRAY}print(*tsds.convert(Gray(), 'out.tsds', workers=2).notes, sep='\\n', end='')"
     if way == "notebook":  # its cells are run in a module __main__ that has no file
         text, way = f"import sys; del sys.modules['__main__'].__spec__\nexec(compile({text!r}, '<cell>', 'exec'))", "-"
-    done = subprocess.run(
-        [sys.executable, way], cwd=tmp_path, input=text, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = run_script(tmp_path, text, way)
     assert (done.returncode, done.stderr) == (0, "")
     top, *notes = done.stdout.splitlines()
     assert top == "top" and len(notes) == (prepared != "plain")
@@ -113,18 +115,7 @@ for note in tsds.convert(Gray(), "out.tsds", workers=2).notes:
 
 
 def test_a_module_that_converts_as_it_is_imported_is_not_imported_again(tmp_path):
-    text = """
-import torch
-import numpy as np
-import tensorstore_ds as tsds
-
-class Gray:
-    def __len__(self): return 4
-    def __getitem__(self, i): return np.full((2, 2), i, np.uint8)
-
-print("top")
-print(len(tsds.convert(Gray(), "out.tsds", workers=2).notes))
-"""
+    text = f"import torch{GRAY}print(len(tsds.convert(Gray(), 'out.tsds', workers=2).notes))"
     (tmp_path / "work.py").write_text(text)
     done = run_script(tmp_path, "import work")
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n1\n")
@@ -137,6 +128,7 @@ import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import torch
 import tensorstore_ds as tsds
+from waiting import wait_for
 from worker_sources import Slow
 
 tsds.convert(Slow(600, 3, 3600), "out.tsds", workers=2)
@@ -144,20 +136,12 @@ tsds.convert(Slow(600, 3, 3600), "out.tsds", workers=2)
     (tmp_path / "script.py").write_text(text)
     parent = subprocess.Popen([sys.executable, "script.py"], cwd=tmp_path)
     try:
-        wait_until(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3)  # one has forked two
+        assert wait_for(lambda: len(psutil.Process(parent.pid).children(recursive=True)) == 3, 60)  # one has forked two
         children = psutil.Process(parent.pid).children(recursive=True)
     finally:
         parent.kill()
         parent.wait()
     assert psutil.wait_procs(children, 60)[1] == []
-
-
-def wait_until(answer):
-    deadline = time.monotonic() + 60
-    while not (found := answer()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
 
 
 def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch):
@@ -249,10 +233,17 @@ def test_one_program_forks_the_others_unless_the_source_has_threads(tmp_path, mo
     assert set(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize(("status", "message"), [(3, "ended its worker process with status 3"), (-9, "was killed")])
-@pytest.mark.parametrize("count", [1, 2])
-def test_how_a_program_ended_is_told(tmp_path, monkeypatch, status, message, count):
-    monkeypatch.setattr(workers, "start_method", lambda: "program")
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (3, r"^the source ended its worker process with status 3\. Convert with 0 workers to see where\.$"),
+        (-9, "was killed"),
+    ],
+)
+@pytest.mark.parametrize(("method", "count"), [("program", 1), ("program", 2), ("fork", 2)])
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_how_a_worker_ended_is_told(tmp_path, monkeypatch, status, message, method, count):
+    monkeypatch.setattr(workers, "start_method", lambda: method)
     with pytest.raises(tsds.errors.ConversionError, match=message):
         tsds.convert(Leaving(600, 35, status), tmp_path / "s.tsds", workers=count)
     assert psutil.Process().children(recursive=True) == []
@@ -351,28 +342,6 @@ print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
 """
     done = subprocess.run([sys.executable, "-c", code, tmp_path], capture_output=True, text=True, timeout=60)
     assert int(done.stdout) < 200_000, done.stderr  # the pixels of all are 216 MB
-
-
-def test_a_source_that_ends_its_process_is_told_from_a_kill(tmp_path):
-    text = """
-import multiprocessing, os
-import numpy as np
-import tensorstore_ds as tsds
-
-class Leaving:
-    def __len__(self): return 40
-    def __getitem__(self, i):
-        if i == 35 and multiprocessing.parent_process():
-            os._exit(3)
-        return np.zeros((4, 4), np.uint8)
-
-try:
-    tsds.convert(Leaving(), "out.tsds", tsds.ConvertOptions(workers=2))
-except tsds.errors.ConversionError as error:
-    print(error)
-"""
-    done = run_script(tmp_path, text)
-    assert done.stdout == "the source ended its worker process with status 3. Convert with 0 workers to see where.\n"
 
 
 def test_a_worker_that_is_killed_at_any_moment_is_an_error(tmp_path):
