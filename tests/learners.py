@@ -17,13 +17,19 @@ TASK = Classification(("ant", "bee", "cat"), label_field="label")
 RATE = 0.01
 
 
+def randomized(model: Any, scale: float = 0.3) -> Any:
+    """A model with random weights in all places; a new one's last layer is 0."""
+    generator = torch.Generator().manual_seed(0)
+    for weights in model.parameters():
+        weights.data.copy_(torch.randn(weights.shape, generator=generator) * scale)
+    return model
+
+
 def learner(*, steps: int = 10, vit: ViTOptions = VIT, device: str = "cpu", **options: Any) -> Learner:
-    """One whose weights are random in all places; a new model's last layer is 0."""
+    """One of a model with random weights."""
     options = {"learning_rate": RATE, "warmup": 0.0, "clip": 0.0, "weight_decay": 0.0, "precision": "fp32", **options}
     made = Learner(vit, TASK, TrainOptions(**options), device=device, steps=steps)
-    generator = torch.Generator().manual_seed(0)
-    for weights in made.module.parameters():
-        weights.data.copy_(torch.randn(weights.shape, generator=generator) * 0.3)
+    randomized(made.module)
     if made.average is not None:
         made.average.load_state_dict(made.module.state_dict())
     return made

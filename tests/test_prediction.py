@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 import tensorstore_ds as tsds
+from learners import randomized
 from stores import Samples, png_bytes
 from tensorstore_ds.annex.training import prediction
 from tensorstore_ds.annex.training.augmentation import eval_transform, normalize
@@ -51,10 +52,7 @@ def files(folder: Path, shape: tuple[int, ...] = (3,), sizes: Any = SIZES) -> li
 
 
 def model(vit: ViTOptions, outputs: int) -> ViT:
-    generator = torch.Generator().manual_seed(0)
-    made = ViT(vit, outputs).eval()
-    for weights in made.parameters():
-        weights.data = torch.randn(weights.shape, generator=generator) * 0.3
+    made: ViT = randomized(ViT(vit, outputs).eval())
     return made
 
 

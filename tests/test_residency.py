@@ -178,14 +178,6 @@ def test_pages_that_are_mapped_and_used_stay(tmp_path: Path) -> None:
 
 
 @linux
-def test_values_are_the_same_after(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "s.tsds")
-    expected = store["val"]["image"].take([5, 7])
-    evict(store)
-    assert (tsds.open(store.path)["val"]["image"].take([5, 7]) == expected).all()
-
-
-@linux
 def test_a_read_only_file_system_has_nothing_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     store = tsds.open(VALID / "minimal.tsds")
     number = errno.EINVAL

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 import tensorstore_ds as tsds
 from detection_stores import shape_store
+from learners import randomized
 from small_stores import tsds as command
 from stores import store_of
 from tensorstore_ds.annex.training.augmentation import eval_transform
@@ -30,10 +31,7 @@ def model_of(path: Path, task: Any, *, size: int = 12, channels: int = 1) -> tup
     split = tsds.open(path)["train"]
     learned = task_of(split, task)
     vit = ViTOptions((size, size), channels, patch_size=4, width=8, depth=1, heads=2, mlp_width=8)
-    made = ViT(vit, learned.outputs).eval()
-    generator = torch.Generator().manual_seed(0)
-    for weights in made.parameters():
-        weights.data = torch.randn(weights.shape, generator=generator) * 0.3
+    made: ViT = randomized(ViT(vit, learned.outputs).eval())
     mean, std, _ = split.channel_moments or ([0.0], [1.0], 1)
     card = ModelCard(vit, learned, tuple(mean), tuple(std), tuple(split.image_shapes[0, :2].tolist()), "pad")
     save(path.with_name("best.pt"), card, {"weights": made.state_dict()})

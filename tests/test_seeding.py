@@ -66,7 +66,7 @@ def test_an_order_is_shuffled_as_numpy_shuffles(is_compiled: bool, monkeypatch: 
         monkeypatch.setattr(native, "core", None)
     elif not hasattr(native.core, "shuffle"):
         pytest.skip("no compiled kernel")
-    words = [(seed, epoch, *stream) for seed in (0, 5, 2**70) for epoch in (0, 1, 100) for stream in ((), (3,))]
+    words = [(seed, epoch, *stream) for seed in (0, 2**70) for epoch in (0, 100) for stream in ((), (3,))]
     for length, each in [*((length, each) for length in _LENGTHS for each in words), (1_281_167, (7, 2))]:
         seed, *key = each
         numbers = np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
@@ -107,7 +107,7 @@ def test_betas_are_distributed_as_beta(alpha: float) -> None:
     assert np.array_equal(found[5:9], betas(fold(7, np.arange(5, 9, dtype=np.uint64)), alpha))
 
 
-@pytest.mark.parametrize("sizes", [range(1, 1200), [65_535, 65_536, 65_537, 999_983, 1_281_167]])
+@pytest.mark.parametrize("sizes", [range(1, 300), [65_535, 65_536, 65_537, 999_983, 1_281_167]])
 def test_an_index_shuffle_is_a_permutation(sizes: Iterable[int]) -> None:
     for size in sizes:
         images = IndexShuffle(size, generator(1, size))(np.arange(size))

@@ -299,12 +299,6 @@ def test_joined_moments_have_the_larger_reduction():
         assert join_summaries("image", parts).get("reduction") == expected
 
 
-def test_each_part_counts_by_its_pixels():
-    joined = join_summaries("image", [(channels(0.0, 0.0), 10), (channels(1.0, 0.0), 30)])
-    assert joined["mean"] == [0.75]
-    np.testing.assert_allclose(joined["std"], [math.sqrt(0.1875)])
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "uint16"])
 def test_sums_of_the_largest_numbers_do_not_overflow(dtype):
     """More lines than are summed up together, of few and of many numbers."""

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from stores import store_of
 from tensorstore_ds.annex.training import torch_threads
 from tensorstore_ds.annex.training.checkpoint import load
 from tensorstore_ds.annex.training.torch_threads import choose_threads, halves, quickest, time_threads
+from training_stores import patterns, small
 
 
 @pytest.fixture(autouse=True)
@@ -69,9 +69,7 @@ def test_a_measurement_takes_a_small_share_of_a_run(monkeypatch: pytest.MonkeyPa
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    rng = np.random.default_rng(0)
-    samples = [{"image": rng.integers(0, 256, (12, 12, 1), np.uint8), "label": i % 3} for i in range(48)]
-    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["a", "b", "c"]).path
+    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", patterns(48), ["a", "b", "c"]).path
 
 
 @pytest.mark.parametrize("more", [{}, {"accumulate": 2, "dropout": 0.2, "mix": "mixup", "ema": 0.9}], ids=["", "all"])
@@ -89,20 +87,7 @@ def test_measuring_changes_no_result(
     weights = {}
     for name, given in (("measured", None), ("given", 2)):
         torch.set_num_threads(2)
-        options = tsds.training.TrainOptions(
-            model="seed",
-            epochs=1,
-            batch_size=8,
-            image_size=(12, 12),
-            patch_size=4,
-            width=16,
-            depth=1,
-            heads=2,
-            mlp_width=16,
-            torch_threads=given,
-            **more,  # type: ignore[arg-type]
-        )
-        tsds.train(store, options, out=tmp_path / name)
+        tsds.train(store, small(epochs=1, torch_threads=given, **more), out=tmp_path / name)
         state = load(tmp_path / name / "last.pt")[1]
         assert state["torch_threads"] == 2
         weights[name] = state["learner"]["model"]
@@ -113,12 +98,10 @@ def test_measuring_changes_no_result(
 def test_a_run_goes_on_with_the_number_of_its_checkpoint(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = tsds.training.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1, torch_threads=2)
-    tsds.train(store, options, out=tmp_path / "run")
+    tsds.train(store, small(epochs=1, torch_threads=2), out=tmp_path / "run")
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     torch.set_num_threads(3)
     seen: list[int] = []
     listeners = tsds.training.Listeners(epoch=lambda _: seen.append(torch.get_num_threads()))
-    options = tsds.training.TrainOptions(model="seed", epochs=1, batch_size=8, depth=1)
-    tsds.train(store, options, out=tmp_path / "run", resume=True, listeners=listeners)
+    tsds.train(store, small(epochs=1), out=tmp_path / "run", resume=True, listeners=listeners)
     assert seen == [2] and torch.get_num_threads() == 3

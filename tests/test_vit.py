@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torchvision.models.vision_transformer import VisionTransformer
 
+from learners import randomized
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.annex.training.weights import load_weights
@@ -28,16 +29,8 @@ def shape(**changes: Any) -> ViTOptions:
 
 
 def made(options: ViTOptions, outputs: int = 5, **more: Any) -> ViT:
-    """A model with random weights in all places; a new one's last layer is 0."""
-    model = ViT(options, outputs, **more)
-    randomize(model)
+    model: ViT = randomized(ViT(options, outputs, **more), scale=0.2)
     return model
-
-
-def randomize(model: nn.Module) -> None:
-    generator = torch.Generator().manual_seed(0)
-    for weights in model.parameters():
-        weights.data = torch.randn(weights.shape, generator=generator) * 0.2
 
 
 def images(options: ViTOptions, count: int = 3, seed: int = 1) -> Tensor:
@@ -198,13 +191,12 @@ def test_a_shape_that_cannot_be_is_refused(change: dict[str, Any], message: str)
         TrainOptions(model="huge")  # type: ignore[arg-type]
 
 
-# --- checkpointing of gradients
+# --- weights of files
 
 
 @pytest.mark.parametrize("classes", [5, 7])
 def test_weights_of_torchvision(tmp_path: Path, classes: int) -> None:
-    theirs, options = torchvisions(SMALL, 5).eval(), SMALL
-    randomize(theirs)
+    theirs, options = randomized(torchvisions(SMALL, 5).eval(), scale=0.2), SMALL
     torch.save(theirs.state_dict(), tmp_path / "w.pth")
     model = made(options, classes).eval()
     head = {name: value.clone() for name, value in model.heads.state_dict().items()}
@@ -219,6 +211,9 @@ def test_weights_of_torchvision(tmp_path: Path, classes: int) -> None:
         torch.testing.assert_close(model(images(options)), theirs(images(options)))
     with pytest.raises(OptionError, match=r"pos_embedding .* Choose its `model` and `image_size`"):
         load_weights(made(shape(image_size=(32, 32))), tmp_path / "w.pth")
+
+
+# --- checkpointing of gradients
 
 
 class Saved:

@@ -119,11 +119,6 @@ def test_a_tensor_of_weights_and_the_default_number():
     assert WeightedSampler([1, 0, 3], replacement=False).size == 2
 
 
-def test_num_samples_counts_the_draws_of_all_ranks():
-    ranks = [WeightedSampler([1, 2], 10, rank=rank, num_replicas=4) for rank in range(4)]
-    assert [len(sampler) for sampler in ranks] == [3, 3, 3, 3]
-
-
 @pytest.mark.parametrize(
     ("make", "message"),
     [
