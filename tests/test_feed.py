@@ -373,24 +373,15 @@ def test_the_next_epoch_is_made_while_the_last_batches_are_used(
     assert next(ending, None) is None and (epoch + 1, 0) == place(loader)
 
 
-#: Loaders whose next epoch is not known, the same as this one, or up to functions of the user.
-UNKNOWN: dict[str, Callable[[Path], tsds.DataLoader[Any]]] = {
-    "in order": lambda path: tsds.DataLoader(tsds.StoreDataset(path), BATCH),
-    "a generator": lambda path: tsds.DataLoader(
-        tsds.StoreDataset(path), BATCH, shuffle=True, generator=torch.Generator().manual_seed(0)
-    ),
-    "a transform": lambda path: tsds.DataLoader(tsds.StoreDataset(path, transform=dict), BATCH, shuffle=True),
-    "a collate_fn": lambda path: tsds.DataLoader(
-        tsds.StoreDataset(path), BATCH, shuffle=True, collate_fn=data.default_collate
-    ),
-    "a last epoch": lambda path: ending_at(tsds.DataLoader(tsds.StoreDataset(path), BATCH, shuffle=True), 0),
-    "a sampler of a user": lambda path: tsds.DataLoader(tsds.StoreDataset(path), BATCH, sampler=Reversed(ROWS)),
+#: Options of data sets and loaders whose next epoch is not known, the same as this one, or up to functions of the user.
+UNKNOWN: dict[str, Callable[[], tuple[dict[str, Any], dict[str, Any]]]] = {
+    "in order": lambda: ({}, {}),
+    "a generator": lambda: ({}, {"shuffle": True, "generator": torch.Generator().manual_seed(0)}),
+    "a transform": lambda: ({"transform": dict}, {"shuffle": True}),
+    "a collate_fn": lambda: ({}, {"shuffle": True, "collate_fn": data.default_collate}),
+    "a last epoch": lambda: ({}, {"shuffle": True}),
+    "a sampler of a user": lambda: ({}, {"sampler": Reversed(ROWS)}),
 }
-
-
-def ending_at(loader: tsds.DataLoader[Any], epoch: int) -> tsds.DataLoader[Any]:
-    loader.last_epoch = epoch
-    return loader
 
 
 class Reversed(tsds.ShuffleSampler):
@@ -402,7 +393,9 @@ class Reversed(tsds.ShuffleSampler):
 
 @pytest.mark.parametrize("name", UNKNOWN)
 def test_an_epoch_that_is_not_known_is_not_begun(path: Path, made: Counter[int], name: str) -> None:
-    loader = UNKNOWN[name](path)
+    of_dataset, of_loader = UNKNOWN[name]()
+    loader = tsds.DataLoader(tsds.StoreDataset(path, **of_dataset), BATCH, **of_loader)
+    loader.last_epoch = 0 if name == "a last epoch" else None
     before = torch.random.get_rng_state()
     ending = used_but_not_ended(loader)
     assert next(ending, None) is None and loader._feed is not None and loader._feed._next is None
@@ -722,11 +715,20 @@ def stopped(loader: tsds.DataLoader[Any], epochs: int, batches: int) -> tuple[An
     return iterator, json.loads(json.dumps(loader.state_dict()))
 
 
-PROCESSES = pytest.param(1, 0, marks=[pytest.mark.slow, pytest.mark.drawn(6)])
+#: Of the orders, one of each kind: processes get the rows of any of them in the same way.
+BY_PROCESSES = "shuffle", "one by one", "sizes", "batch sampler by epoch", "RandomSampler, generator"
 
 
-@pytest.mark.parametrize(("workers", "later"), [(0, 0), PROCESSES, pytest.param(2, 2, marks=PROCESSES.marks)])
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize(
+    ("name", "workers", "later"),
+    [
+        *((name, 0, 0) for name in KEPT),
+        *(
+            pytest.param(name, workers, later, marks=[pytest.mark.slow, pytest.mark.drawn(4)])
+            for name, (workers, later) in itertools.product(BY_PROCESSES, [(1, 0), (2, 2)])
+        ),
+    ],
+)
 def test_the_very_next_batch_comes_and_then_the_same_epochs(
     dataset: tsds.StoreDataset, name: str, workers: int, later: int
 ) -> None:
@@ -743,11 +745,16 @@ def test_the_very_next_batch_comes_and_then_the_same_epochs(
         assert rows(rest) == whole[epochs][batches:] and rows(first) == whole[epochs + 1]
 
 
-KEPT_BY_WORKERS = pytest.param("persistent workers", marks=[pytest.mark.slow, pytest.mark.drawn(4)])
-
-
-@pytest.mark.parametrize("way", ["one thread", KEPT_BY_WORKERS])
-@pytest.mark.parametrize("name", KEPT)
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        *((name, "one thread") for name in KEPT),
+        *(
+            pytest.param(name, "persistent workers", marks=[pytest.mark.slow, pytest.mark.drawn(2)])
+            for name in BY_PROCESSES
+        ),
+    ],
+)
 def test_a_loop_that_sets_every_epoch_keeps_the_position(dataset: tsds.StoreDataset, name: str, way: str) -> None:
     def make() -> tsds.DataLoader[Any]:
         return tsds.DataLoader(dataset, **WAYS[way], **KEPT[name]())

@@ -76,19 +76,6 @@ def test_loaders_with_worker_processes(dataset: tsds.StoreDataset, workers: int,
     assert [*map(rows, ours)] == cut(order(0, seed=4), 5)
 
 
-def test_plain_torch_loader_of_detections(tmp_path: Path) -> None:
-    samples = detections(9)
-    store_of(tmp_path / "objects.tsds", samples, classes=["a", "b"])
-    dataset = tsds.StoreDataset(tmp_path / "objects.tsds", return_as="tuple")
-    loader = torch.utils.data.DataLoader(dataset, 4, num_workers=2, collate_fn=list)
-    found = [sample for batch in loader for sample in batch]
-    assert len(found) == 9
-    for (image, target), sample in zip(found, samples, strict=True):
-        np.testing.assert_array_equal(image.permute(1, 2, 0).numpy(), sample["image"])
-        np.testing.assert_array_equal(target["boxes"].numpy(), sample["boxes"].astype(np.float32).reshape(-1, 4))
-        np.testing.assert_array_equal(target["labels"].numpy(), sample["labels"])
-
-
 class PlusHundred(torch.nn.Module):
     """A batch transform whose result tells how often it was applied."""
 
@@ -105,13 +92,6 @@ def test_epoch_may_be_set_on_the_sampler(dataset: tsds.StoreDataset) -> None:
     loader.sampler.set_epoch(5)
     assert [rows(batch) for batch in loader] == cut(order(5), 8)
     assert [rows(batch) for batch in loader] == cut(order(6), 8)
-
-
-def test_loader_is_made_again_from_its_attributes(dataset: tsds.StoreDataset) -> None:
-    """As Lightning does to exchange a sampler."""
-    options = {"collate": "padded", "num_threads": 3, "seed": 7, "drop_last": True}
-    loader = tsds.DataLoader(dataset, 8, shuffle=True, **options)
-    assert {name: getattr(loader, name) for name in options} == options
 
 
 # --- Accelerate -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples, class_folders, png_bytes
+from stores import Samples, class_folders, files_of, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import from_flat
@@ -34,7 +34,7 @@ def mixed(tmp_path):
 
 def files(store):
     """The bytes of all files but the root's, which has the time in it, and the root's splits and fields."""
-    content = {p.relative_to(store).as_posix(): p.read_bytes() for p in store.rglob("*") if p.is_file()}
+    content = files_of(store)
     content.pop("zarr.json")
     manifest = tsds.open(store).manifest
     return content, manifest.splits, manifest.fields

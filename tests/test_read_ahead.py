@@ -114,15 +114,15 @@ def test_in_other_processes(store: tsds.Store, memory: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize(
-    ("rows", "reads_around", "expected"),
+    ("way", "rows", "reads_around", "expected"),
     [
-        (range(20), MIB, False),  # neighbors
-        (range(0, 60, 3), MIB, True),  # all that lies between is read as well
-        (range(0, 60, 3), 1, False),
-        (range(50), MIB, True),
+        ("data set", range(20), MIB, False),  # neighbors
+        ("data set", range(0, 60, 3), MIB, True),  # all that lies between is read as well
+        ("data set", range(0, 60, 3), 1, False),
+        ("sampler", range(20), MIB, False),
+        ("sampler", range(50), MIB, True),
     ],
 )
-@pytest.mark.parametrize("way", ["data set", "sampler"])
 def test_a_subset_counts_with_what_is_read_around_it(
     store: tsds.Store,
     memory: Any,
@@ -177,8 +177,7 @@ def options_of(order: str, dataset: tsds.StoreDataset) -> dict[str, Any]:
 
 @pytest.mark.slow
 @pytest.mark.drawn(4)
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("order", "workers"), [*((order, 0) for order in ORDERS), ("shuffle", 1), ("buckets", 1)])
 def test_rows_of_coming_batches_are_read(store: tsds.Store, memory: Any, order: str, workers: int) -> None:
     labels = tsds.StoreDataset(store, fields=["label"])
     rows = rows_of(labels, options_of(order, labels))
