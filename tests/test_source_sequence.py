@@ -268,7 +268,7 @@ def test_samples_that_are_none(sample: Any) -> None:
         ),
         *(  # objects always have labels
             ([(GRAY, {"boxes": BOXES, "labels": numbers})], "unknown-class", f"found {found}")
-            for numbers, found in (([0, -1], -1), ([-1, 0], -1), ([0, 2], 2))
+            for numbers, found in (([0, -1], -1), ([-1, 0], -1), ([0, 2], 2), (["a", "emu"], "'emu'"))
         ),
     ],
 )
@@ -276,6 +276,18 @@ def test_a_bad_sample_is_named(data: list[Any], reason: str, found: str) -> None
     source, _ = scan(data, classes=("a", "b"))
     with refusing(reason, found):
         source.read("train", len(data) - 1)
+
+
+@pytest.mark.parametrize("names", [["b", "a"], ("b", "a"), np.array(["b", "a"])], ids=lambda each: type(each).__name__)
+def test_objects_have_the_names_of_their_classes(names: Any) -> None:
+    source, _ = scan(
+        [{"image": GRAY, "boxes": BOXES, "labels": [0, 1]}, (GRAY, {"boxes": BOXES, "labels": names})],
+        classes=("a", "b"),
+    )
+    objects = source.read("train", 1).objects
+    assert objects is not None
+    assert plain(objects["labels"]) == [1, 0]
+    assert objects["labels"].dtype == np.int64
 
 
 def test_none_is_no_label_where_classes_are_those_of_objects() -> None:

@@ -33,10 +33,10 @@ class Writer:
     >>> writer.summary.rows
     {'train': 1, 'test': 3}
 
-    Detections have boxes, x1 y1 x2 y2 in pixels, and the class of each box:
+    Detections have boxes, x1 y1 x2 y2 in pixels, and the class of each box, its name or number:
 
     >>> with tsds.Writer("boxes.tsds", classes=["cat", "dog"]) as writer:
-    ...     writer.append("train", image=pixels, boxes=[[4, 4, 20, 28]], labels=[0])
+    ...     writer.append("train", image=pixels, boxes=[[4, 4, 20, 28]], labels=["cat"])
     >>> tsds.open("boxes.tsds")["train"][0]["objects"]["boxes"].tolist()
     [[4.0, 4.0, 20.0, 28.0]]
 

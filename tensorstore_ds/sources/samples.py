@@ -176,13 +176,15 @@ class SampleReader:
                 message += f" The first sample had no {', '.join(more)}."
             raise SourceError(Problem(key, "annotation", message), "Give all samples the same fields.")
         label = None if parts.label is None else self._index(key, parts.label, "label")
-        for number in (parts.objects or {}).get("labels", ()):
-            self._index(key, int(number), "objects")
+        objects = parts.objects
+        if objects is not None and "labels" in objects:
+            labels_of = [self._index(key, each, "objects") for each in objects["labels"].tolist()]
+            objects = {**objects, "labels": np.asarray(labels_of, np.int64)}
         masks = {} if parts.mask is None else {"mask": _own(parts.mask)}
         arrays = {field_name(name): array.copy() for name, array in parts.arrays.items()}
         texts = {name.lower(): each for name, each in parts.texts.items()}
         left_out = self._left_out(parts)
-        return Sample(key, _own(parts.image), label, parts.objects, masks, arrays, texts, left_out=left_out)
+        return Sample(key, _own(parts.image), label, objects, masks, arrays, texts, left_out=left_out)
 
     def _add(self, fields: dict[str, Field], field: str, name: str, each: Field) -> None:
         if field in fields:
@@ -447,7 +449,7 @@ def _is_mask(value: Any, array: NDArray[Any] | None) -> bool:
 
 
 def object_values(values: Mapping[str, Any]) -> Objects:
-    """The known values of a sample's objects; raises `ValueError` for a wrong form."""
+    """The known values of a sample's objects, with labels as numbers or names; raises `ValueError` for a wrong form."""
     given = [name for name in OBJECT_VALUES if values.get(name) is not None]
     arrays: dict[str, Any] = {
         name: _lists(name, values[name])
@@ -468,7 +470,9 @@ def object_values(values: Mapping[str, Any]) -> Objects:
     if len({len(array) for array in arrays.values()}) > 1:
         raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in arrays.items())}")
     dtypes = {"labels": np.int64, **dict.fromkeys((*FLAGS, "visibility"), np.uint8)}
-    return {n: a if n in LISTS else a.astype(dtypes.get(n, np.float64)) for n, a in arrays.items()}
+    return {
+        n: a if n in LISTS or a.dtype.kind == "U" else a.astype(dtypes.get(n, np.float64)) for n, a in arrays.items()
+    }
 
 
 def _lists(name: str, value: Any) -> list[NDArray[Any]]:
@@ -508,9 +512,12 @@ def _oriented(value: Any) -> NDArray[np.float64]:
 
 def _numbers(name: str, value: Any) -> NDArray[Any]:
     """An array with a row for each object; without objects, an empty array of any shape is valid."""
+    if name == "labels" and (classes := texts_of(value)):
+        return np.asarray(classes)
     array = as_array(value)
     if array is None:
-        raise ValueError(f"expected numbers as {name}, found {type(value).__name__}")
+        wanted = "numbers or names of classes" if name == "labels" else "numbers"
+        raise ValueError(f"expected {wanted} as {name}, found {type(value).__name__}")
     if name == "keypoints":
         if array.ndim != 3 or array.shape[2] not in (2, 3):
             raise ValueError(f"expected keypoints of shape (M, K, 2) or (M, K, 3), found {array.shape}")

@@ -242,7 +242,7 @@ def _row(values: object, row: int, split: str, known: Known) -> Mapping[str, Any
         if not isinstance(values, Mapping):
             raise ValueError(f"expected a dict of objects or None, found {_shown(values)}")
         labels = values.get("labels")
-        if isinstance(labels, list | tuple) and any(isinstance(label, str) for label in labels):
+        if isinstance(labels, list | tuple | np.ndarray) and any(isinstance(label, str) for label in labels):
             values = {**values, "labels": _numbered(labels, known.object_classes())}
         found = dict(object_values(values))
         count = len(next(iter(found.values())))
