@@ -1,9 +1,9 @@
 """JPEG files of all sorts for tests."""
 
-import io
-
 import numpy as np
 from PIL import Image
+
+from stores import image_file
 
 
 def drawn(height, width, channels=3, seed=0):
@@ -20,9 +20,7 @@ def drawn(height, width, channels=3, seed=0):
 def jpeg(pixels, mode=None, **options):
     """The bytes of a JPEG file; options are Pillow's."""
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels, mode)
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", **{"quality": 90, **options})
-    return buffer.getvalue()
+    return image_file(image, "JPEG", **{"quality": 90, **options})
 
 
 def exif_of(orientation):

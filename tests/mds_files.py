@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import struct
 from collections.abc import Mapping, Sequence
@@ -15,15 +14,15 @@ import numpy as np
 from numcodecs import zstd
 from PIL import Image
 
+from stores import image_file
+
 SIZES = {"int": 8, "uint8": 1, "int16": 2, "float32": 4, "float64": 8, "ndarray:float32:2,3": 24}
 Rows = Sequence[Mapping[str, bytes]]
 
 
 def image_bytes(value: int, format: str = "PNG", size: tuple[int, int] = (8, 6)) -> bytes:
     """A file of an image of 6 x 8 pixels (height x width) of RGB."""
-    buffer = io.BytesIO()
-    Image.new("RGB", size, (value, 2 * value, 255 - value)).save(buffer, format)
-    return buffer.getvalue()
+    return image_file(Image.new("RGB", size, (value, 2 * value, 255 - value)), format)
 
 
 def sample(columns: Mapping[str, str], row: Mapping[str, bytes]) -> bytes:

@@ -28,11 +28,16 @@ def no_room(*_: object, **__: object) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def png_bytes(pixels: NDArray[Any]) -> bytes:
-    """An image as the bytes of a PNG file."""
+def image_file(image: Image.Image, format: str = "PNG", **options: Any) -> bytes:
+    """An image as the bytes of a file."""
     buffer = io.BytesIO()
-    Image.fromarray(pixels).save(buffer, "PNG")
+    image.save(buffer, format, **options)
     return buffer.getvalue()
+
+
+def png_bytes(pixels: NDArray[Any]) -> bytes:
+    """Pixels as the bytes of a PNG file."""
+    return image_file(Image.fromarray(pixels))
 
 
 def class_folders(root: Path, *, per_class: int = 4, size: tuple[int, int] = (6, 5), seed: int = 0) -> Path:

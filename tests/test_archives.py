@@ -22,7 +22,7 @@ import tensorstore_ds as tsds
 from labelling_files import tar, write
 from mask_sources import write_folders, write_voc
 from small_stores import class_folders, tsds as command, voc
-from stores import interrupted
+from stores import image_file, interrupted
 from tensorstore_ds import archives
 from tensorstore_ds.conversion import workers as workers_module
 from tensorstore_ds.errors import SourceError
@@ -320,11 +320,10 @@ def test_names_that_are_not_marked_as_utf_8_are_told(flag: int, tmp_path: Path) 
     """Such as Windows in China writes them: in GBK, without the flag."""
     name = "猫/a.png"
     file = tmp_path / "cats.zip"
-    content = io.BytesIO()
-    Image.new("RGB", (8, 8)).save(content, "png")
+    content = image_file(Image.new("RGB", (8, 8)))
     with zipfile.ZipFile(file, "w") as archive:
-        archive.writestr("xx/a.png" if not flag else name, content.getvalue())
-        archive.writestr("dog/a.png", content.getvalue())
+        archive.writestr("xx/a.png" if not flag else name, content)
+        archive.writestr("dog/a.png", content)
     if not flag:
         file.write_bytes(file.read_bytes().replace(b"xx/a.png", name.encode("gbk")))
     notes = [note for note in open_source(file).contents().notes if "UTF-8" in note]

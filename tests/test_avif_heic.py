@@ -19,6 +19,7 @@ from PIL import AvifImagePlugin, Image, ImageOps
 import tensorstore_ds as tsds
 from jpeg_files import exif_of
 from labelling_files import refusing
+from stores import image_file
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging.codecs import decode_image, further_frames, is_storable, open_image, read_image_header
 from tensorstore_ds.imaging.heif import heif_format
@@ -61,9 +62,8 @@ def box(name: bytes, body: bytes) -> bytes:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("number", range(1, 9))
 def test_an_image_comes_out_upright_once(format: str, number: int) -> None:
-    png = io.BytesIO()
-    Image.fromarray(quarters()).save(png, "PNG", exif=exif_of(number))
-    expected = np.asarray(ImageOps.exif_transpose(Image.open(png)))
+    png = image_file(Image.fromarray(quarters()), exif=exif_of(number))
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(io.BytesIO(png))))
     file = saved(format, quarters(), exif=exif_of(number))
     assert (b"irot" in file or b"imir" in file) == (number != 1)  # both libraries write the EXIF orientation as boxes
     assert read_image_header(file).size == expected.shape[:2]
@@ -268,9 +268,8 @@ def test_source_keeps_what_all_readers_decode(photos: Path, tmp_path: Path, opti
         if name == "a.jpg":
             assert stored == (photos / name).read_bytes()
         else:
-            jpeg = io.BytesIO()
-            Image.fromarray(decode_image((photos / name).read_bytes())).save(jpeg, "JPEG", quality=70)
-            found, oracle = (np.asarray(Image.open(io.BytesIO(each))) for each in (stored, jpeg.getvalue()))
+            jpeg = image_file(Image.fromarray(decode_image((photos / name).read_bytes())), "JPEG", quality=70)
+            found, oracle = (np.asarray(Image.open(io.BytesIO(each))) for each in (stored, jpeg))
             np.testing.assert_array_equal(found, oracle)
 
 

@@ -16,24 +16,21 @@ from PIL import Image, ImageOps
 
 import tensorstore_ds as tsds
 from jpeg_files import drawn, exif_of, jpeg, oriented
+from stores import image_file
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import MAX_PIXELS
 from tensorstore_ds.imaging.codecs import decode_image, decode_mask, quiet_pillow
+
+PICTURE = Image.fromarray(drawn(30, 70))
 
 
 def test_the_limit_is_that_of_pillow() -> None:
     assert MAX_PIXELS == 89_478_485
 
 
-def file_of(suffix: str) -> bytes:
-    file = io.BytesIO()
-    Image.fromarray(drawn(30, 70)).save(file, suffix)
-    return file.getvalue()
-
-
 @pytest.mark.parametrize(
     "image",
-    [*map(file_of, ("png", "bmp", "jpeg")), oriented(drawn(30, 70), 6), Image.fromarray(drawn(30, 70))],
+    [*(image_file(PICTURE, suffix) for suffix in ("png", "bmp", "jpeg")), oriented(drawn(30, 70), 6), PICTURE],
     ids=["png", "bmp", "jpeg", "turned", "opened"],
 )
 def test_the_memory_that_decoding_takes_is_announced(image: Any) -> None:
@@ -73,9 +70,7 @@ def test_damaged_exif_does_not_turn_an_image(tmp_path: Path, exif: bytes) -> Non
 @pytest.mark.parametrize("color", ["auto", "rgba"])
 def test_turned_jpeg_files_are_pillows_and_judged_as_others(orientation: int, mode: str, color: Any) -> None:
     pytest.importorskip("simplejpeg")
-    buffer = io.BytesIO()
-    Image.fromarray(drawn(30, 70)).convert(mode).save(buffer, "JPEG", exif=exif_of(orientation))
-    data = buffer.getvalue()
+    data = image_file(PICTURE.convert(mode), "JPEG", exif=exif_of(orientation))
     expected = ImageOps.exif_transpose(Image.open(io.BytesIO(data)))
     expected = expected.convert("RGBA" if color == "rgba" else "L" if mode == "L" else "RGB")
     found = decode_image(data, color=color)
@@ -109,9 +104,7 @@ def test_no_warning_of_pillow_or_libtiff_is_printed(tmp_path: Path) -> None:
     (tmp_path / "f").mkdir()
     for i in range(3):
         (tmp_path / "f" / f"{i}.jpg").write_bytes(with_exif(jpeg(drawn(30, 70)), odd_tag()))
-    buffer = io.BytesIO()
-    Image.fromarray(drawn(64, 64)).save(buffer, "TIFF", compression="jpeg")
-    data = bytearray(buffer.getvalue())
+    data = bytearray(image_file(Image.fromarray(drawn(64, 64)), "TIFF", compression="jpeg"))
     at = data.rindex(b"\xff\xda") + 30
     data[at : at + 40] = bytes(40)
     (tmp_path / "f" / "a.tif").write_bytes(data)

@@ -119,7 +119,7 @@ def dangling(path):
 BAD = {
     "truncated-image": lambda path: path.write_bytes(path.read_bytes()[:60]),
     "not-an-image": lambda path: path.write_text("not an image"),
-    "too-many-pixels": lambda path: Image.new("1", (20_000, 20_000)).save(path),
+    "too-many-pixels": lambda path: Image.new("1", (10_000, 10_000)).save(path),
     "unreadable-file": dangling,
 }
 

@@ -258,7 +258,7 @@ def test_append_cuts_as_the_store_was_cut(tmp_path: Path) -> None:
     source = folder(tmp_path / "s")
     before = tsds.convert(source, tmp_path / "o.tsds", cut=ImageTiles(64), workers=0)
     Image.fromarray(pictures()["a"][::-1].copy()).save(source / "x/later.png")
-    tsds.append(tmp_path / "o.tsds", source)
+    tsds.append(tmp_path / "o.tsds", source, workers=0)
     split = tsds.open(tmp_path / "o.tsds")["train"]
     added = [split.key(row) for row in range(before.rows["train"], len(split))]
     places = [(y, x) for y in starts(100, 64, 0.2) for x in starts(170, 64, 0.2)]

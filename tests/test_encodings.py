@@ -1,13 +1,11 @@
 """What a dry run and a conversion say of the encodings."""
 
-import io
-
 import numpy as np
 import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from stores import Samples
+from stores import Samples, image_file
 from tensorstore_ds.conversion.options import ConvertOptions
 
 
@@ -32,14 +30,13 @@ def folder(tmp_path):
 
 
 def test_jpegs_that_are_encoded_again_are_said_to_be(tmp_path):
-    jpeg = io.BytesIO()
-    Image.fromarray(next(pictures(1))).save(jpeg, "JPEG")
+    jpeg = image_file(Image.fromarray(next(pictures(1))), "JPEG")
     for name, options, told in (
         ("a", {"encoding": "jpeg"}, True),
         ("b", {"encoding": "jpeg", "fit": tsds.conversion.Shrink(20)}, False),
         ("c", {"encoding": "source"}, False),
     ):
-        source = Samples([{"image": jpeg.getvalue()}])
+        source = Samples([{"image": jpeg}])
         notes = tsds.convert(source, tmp_path / f"{name}.tsds", ConvertOptions(workers=0, **options)).notes
         assert any("encoded again" in note for note in notes) == told
         assert any("encoded again" in note for note in tsds.estimate(source, ConvertOptions(**options)).notes) == told

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +11,11 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import write
 from layouts import BOXES, CLASSES, HEIGHT, IMAGE, LAYOUTS, WIDTH
+from stores import image_file
 
 
 def image_bytes(name: str) -> bytes:
-    data = io.BytesIO()
-    Image.new("RGB", (WIDTH, HEIGHT)).save(data, "PNG" if name.endswith(".png") else "JPEG")
-    return data.getvalue()
+    return image_file(Image.new("RGB", (WIDTH, HEIGHT)), "PNG" if name.endswith(".png") else "JPEG")
 
 
 def write_layout(root: Path, name: str) -> Path:

@@ -74,7 +74,7 @@ def test_names_and_numbers_give_the_same_rows(tmp_path: Path) -> None:
 )
 def test_other_labels_are_errors(tmp_path: Path, samples: list[Any], message: str) -> None:
     with pytest.raises(SourceError, match=message):
-        tsds.convert(samples, tmp_path / "a.tsds", classes=CLASSES)
+        tsds.convert(samples, tmp_path / "a.tsds", classes=CLASSES, workers=0)
 
 
 def test_names_need_classes(tmp_path: Path) -> None:
@@ -129,9 +129,8 @@ def test_merged_and_mixed_stores_do_not_know_the_classes_of_others(tmp_path: Pat
 def test_relabelled_classes_are_united(tmp_path: Path) -> None:
     """One of several that applies is enough; if none does and one is unknown, the new one is unknown."""
     rows = [[1, 0, 0], [0, -1, 1], [0, 0, 1], [-1, 1, 0], [-1, -1, -1]]
-    tsds.convert(
-        [{"image": image(i), "labels": row} for i, row in enumerate(rows)], tmp_path / "a.tsds", classes=CLASSES
-    )
+    samples = [{"image": image(i), "labels": row} for i, row in enumerate(rows)]
+    tsds.convert(samples, tmp_path / "a.tsds", classes=CLASSES, workers=0)
     tsds.editing.relabel_store(tmp_path / "a.tsds", tmp_path / "b.tsds", {"cat": "pet", "dog": "pet", "bird": "fowl"})
     split = tsds.open(tmp_path / "b.tsds")["train"]
     assert split.fields["labels"].classes == ("pet", "fowl")
@@ -200,7 +199,7 @@ def test_repeat_factors_are_those_of_objects_of_the_same_classes(tmp_path: Path)
         {"image": image(0), "boxes": [[0, 0, 4, 4]] * len(each), "labels": [classes.index(c) for c in each]}
         for each in tags
     ]
-    tsds.convert(boxes, tmp_path / "b.tsds", classes=classes)
+    tsds.convert(boxes, tmp_path / "b.tsds", classes=classes, workers=0)
     other = tsds.open(tmp_path / "b.tsds")["train"]
     for method in ("image", "instance"):
         found = tsds.loading.repeat_factors(split, field="labels", method=method, threshold=0.3)
@@ -285,7 +284,7 @@ def test_mixed_labels_are_those_of_both_images_by_their_shares(mixing: Any) -> N
 
 def test_labels_are_added_to_a_store(tmp_path: Path) -> None:
     path = tmp_path / "a.tsds"
-    tsds.convert([{"image": image(i)} for i in range(len(TAGS))], path)
+    tsds.convert([{"image": image(i)} for i in range(len(TAGS))], path, workers=0)
     hot = multi_hot(TAGS, CLASSES)
     tsds.editing.add_fields(path, {"tags": list(TAGS), "flags": hot}, classes={"tags": CLASSES, "flags": CLASSES})
     split = tsds.open(path)["train"]
@@ -321,7 +320,7 @@ def test_a_csv_file_has_a_column_for_each_class(tmp_path: Path) -> None:
     for i, (name, split, *_) in enumerate(rows):
         assert split == "train"
         np.testing.assert_array_equal(np.asarray(Image.open(tmp_path / "out" / name)), image(i))
-    tsds.convert(tmp_path / "out", tmp_path / "b.tsds")
+    tsds.convert(tmp_path / "out", tmp_path / "b.tsds", workers=0)
     assert is_like(path, tmp_path / "b.tsds")
 
 
@@ -332,12 +331,12 @@ def is_like(one: Path, other: Path) -> bool:
 
 
 def test_one_label_a_line_and_classes_that_cannot_be_columns(tmp_path: Path) -> None:
-    labels = ["b", "a", None, "b"]
-    tsds.convert([(image(i), each) for i, each in enumerate(labels)], tmp_path / "a.tsds", classes=("a", "b"))
+    samples = [(image(i), label) for i, label in enumerate(["b", "a", None, "b"])]
+    tsds.convert(samples, tmp_path / "a.tsds", classes=("a", "b"), workers=0)
     tsds.export(tmp_path / "a.tsds", tmp_path / "out", "csv")
     with (tmp_path / "out/labels.csv").open(newline="") as file:
         assert [row[2] for row in csv.reader(file)] == ["label", "b", "a", "", "b"]
-    tsds.convert(tmp_path / "out", tmp_path / "b.tsds")
+    tsds.convert(tmp_path / "out", tmp_path / "b.tsds", workers=0)
     assert is_like(tmp_path / "a.tsds", tmp_path / "b.tsds")
     with pytest.raises(OptionError, match="expected classes that are not called path or split, found 'split'"):
         tsds.export(tagged(tmp_path / "c.tsds", [("split",)], ("split", "b")), tmp_path / "other", "csv")
@@ -370,9 +369,9 @@ def test_a_source_whose_tags_grew_is_appended(tmp_path: Path) -> None:
         Image.fromarray(image(i)).save(folder / f"{i}.png")
     lines = ["path,labels", "0.png,cat|dog", "1.png,dog"]
     (folder / "labels.csv").write_text("\n".join(lines))
-    tsds.convert(folder / "labels.csv", tmp_path / "a.tsds")
+    tsds.convert(folder / "labels.csv", tmp_path / "a.tsds", workers=0)
     (folder / "labels.csv").write_text("\n".join([*lines, "2.png,emu|dog", "3.png,"]))
-    summary = tsds.append(tmp_path / "a.tsds", folder / "labels.csv")
+    summary = tsds.append(tmp_path / "a.tsds", folder / "labels.csv", workers=0)
     assert summary.added.keys == ["2.png", "3.png"]
     split = tsds.open(tmp_path / "a.tsds")["train"]
     assert split.fields["labels"].classes == ("cat", "dog", "emu")
@@ -380,7 +379,7 @@ def test_a_source_whose_tags_grew_is_appended(tmp_path: Path) -> None:
     assert split.statistics["labels"]["class_counts"] == [1, 3, 1]
     assert tsds.verify(tmp_path / "a.tsds") == []
     (folder / "labels.csv").write_text("\n".join(["path,labels", "0.png,emu|cat", "1.png,dog"]))
-    assert tsds.update(tmp_path / "a.tsds", folder / "labels.csv").updated_fields == {"labels": 1}
+    assert tsds.update(tmp_path / "a.tsds", folder / "labels.csv", workers=0).updated_fields == {"labels": 1}
     assert tsds.open(tmp_path / "a.tsds")["train"]["labels"][:].tolist()[:2] == [[1, 0, 1], [0, 1, 0]]
 
 
@@ -409,9 +408,9 @@ def tagged_folder(folder: Path, *lines: str) -> Path:
 def test_that_split_into_does_not_stratify_several_labels_is_said(tmp_path: Path) -> None:
     folder = tagged_folder(tmp_path / "one", *(["cat|dog", "dog"] * 2))
     note = "note: --split-into does not stratify samples with several labels. tsds split does"
-    done = command("convert", folder, tmp_path / "a.tsds", "--split-into", "train=0.5,val=0.5")
+    done = command("convert", folder, tmp_path / "a.tsds", "--split-into", "train=0.5,val=0.5", "--workers", 0)
     assert done.exit_code == 0 and note in done.stdout + done.stderr
-    assert note not in command("convert", folder, tmp_path / "b.tsds").output
+    assert note not in command("convert", folder, tmp_path / "b.tsds", "--workers", 0).output
 
 
 def test_several_sources_tiles_and_erased_samples(tmp_path: Path) -> None:

@@ -141,7 +141,7 @@ def test_numbers_of_a_model_are_pythons() -> None:
 def test_the_folder_of_the_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     class_folders(tmp_path / "photos", "cat")
-    tsds.convert("~/photos", "~/out.tsds")
+    tsds.convert("~/photos", "~/out.tsds", workers=0)
     tsds.repack("~/out.tsds", "~/packed.tsds", layout="zarr")
     assert tsds.open("~/packed.tsds").path == tmp_path / "packed.tsds"
     assert not tsds.verify("~/out.tsds")

@@ -435,7 +435,7 @@ def read_all(path: Path) -> dict[str, Any]:
     return {f"{split}/{row}": pickle.dumps(store[split][row]) for split in store for row in range(len(store[split]))}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_changed_bytes_are_an_error_or_the_same_samples(packed: Path, data: st.DataObject) -> None:
     """Of all but the members' own bytes, which verification compares: lists, headers, the end, and where it is cut."""

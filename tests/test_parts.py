@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from jpeg_files import exif_of
+from stores import image_file
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
 from tensorstore_ds.errors import SourceError
@@ -35,9 +35,7 @@ def picture(mode: str, seed: int = 0) -> Image.Image:
 
 
 def file(mode: str, format: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    picture(mode).save(buffer, format, **options)
-    return buffer.getvalue()
+    return image_file(picture(mode), format, **options)
 
 
 FILES = {
@@ -159,18 +157,17 @@ def test_few_pixels_are_copied_at_a_time(mode: str, channels: int, monkeypatch: 
     """tracemalloc counts bytes and NumPy's arrays, but not Pillow's images."""
     monkeypatch.setattr(pictures, "_BAND_NBYTES", 1 << 16)
     monkeypatch.setattr(codecs, "_COPIED_PIXELS", 1 << 14)
-    buffer = io.BytesIO()
-    picture(mode).resize((1000, 700), Image.Resampling.NEAREST).save(buffer, "PNG")
+    data = image_file(picture(mode).resize((1000, 700), Image.Resampling.NEAREST))
     nbytes = 1000 * 700 * channels * (2 if mode == "I;16" else 1)
-    whole = WholePicture(buffer.getvalue(), "auto", 10**9, "a.png")
+    whole = WholePicture(data, "auto", 10**9, "a.png")
     tracemalloc.start()
     try:
         bands = sum(band.nbytes for band in whole.bands())
         _, of_bands = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
-        pixels = decode_image(buffer.getvalue())
+        pixels = decode_image(data)
         _, of_all = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert bands == pixels.nbytes == nbytes
-    assert of_bands < nbytes / 1.5 and of_all < 1.5 * nbytes + len(buffer.getvalue())
+    assert of_bands < nbytes / 1.5 and of_all < 1.5 * nbytes + len(data)

@@ -1,6 +1,5 @@
 """PNG files that are read without Pillow's reader, against Pillow."""
 
-import io
 import random
 import struct
 import zlib
@@ -10,6 +9,7 @@ import pytest
 from PIL import Image, PngImagePlugin
 
 from jpeg_files import exif_of
+from stores import image_file
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging import codecs
 from tensorstore_ds.imaging.codecs import decode_image, quiet_pillow
@@ -22,12 +22,6 @@ PLAIN = {"L": 1, "RGB": 3}
 def image_of(mode, height=7, width=5, seed=0):
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 4), np.uint8)
     return Image.fromarray(pixels, "RGBA").convert(mode)
-
-
-def file_of(image, **how):
-    buffer = io.BytesIO()
-    image.save(buffer, "PNG", **how)
-    return buffer.getvalue()
 
 
 def chunk(kind, data=b""):
@@ -61,7 +55,7 @@ def assert_as_pillow(data, monkeypatch, color="auto"):
 @pytest.mark.parametrize("how", [{}, {"compress_level": 0}, {"optimize": True}])
 def test_each_mode_and_color(mode, color, how, monkeypatch):
     image = image_of("I" if mode == "I;16" else mode)
-    data = file_of(image.convert("I;16") if mode == "I;16" else image, **how)
+    data = image_file(image.convert("I;16") if mode == "I;16" else image, **how)
     assert (read_png_header(data) is not None) == (mode in PLAIN)
     assert_as_pillow(data, monkeypatch, color)
 
@@ -69,7 +63,7 @@ def test_each_mode_and_color(mode, color, how, monkeypatch):
 @pytest.mark.parametrize("mode", PLAIN)
 def test_pixels_are_those_of_the_file(mode):
     image = image_of(mode, 40, 3000)
-    data = file_of(image, compress_level=0)  # several chunks of 64 KiB
+    data = image_file(image, compress_level=0)  # several chunks of 64 KiB
     assert data.count(b"IDAT") > 1
     header = read_png_header(data)
     assert header[:3] == (40, 3000, PLAIN[mode])
@@ -78,11 +72,11 @@ def test_pixels_are_those_of_the_file(mode):
 
 
 def test_files_that_say_more_are_left_to_pillow(monkeypatch):
-    data, exif = file_of(image_of("RGB")), exif_of(6)
+    data, exif = image_file(image_of("RGB")), exif_of(6)
     others = [
-        file_of(image_of("RGB"), exif=exif),
-        file_of(image_of("L"), transparency=3),
-        file_of(image_of("RGB"), save_all=True, append_images=[image_of("RGB", seed=1)]),
+        image_file(image_of("RGB"), exif=exif),
+        image_file(image_of("L"), transparency=3),
+        image_file(image_of("RGB"), save_all=True, append_images=[image_of("RGB", seed=1)]),
         with_chunks(data, chunk(b"tRNS", bytes(6))),
         with_chunks(data, chunk(b"gAMA", b"abc")),
         with_chunks(data, chunk(b"iCCP", b"a\0\0" + zlib.compress(b"profile"))),
@@ -100,7 +94,7 @@ def test_files_that_say_more_are_left_to_pillow(monkeypatch):
 def test_texts_and_times_change_nothing(monkeypatch):
     texts = PngImagePlugin.PngInfo()
     texts.add_text("Software", "anything")
-    data = file_of(image_of("RGB"), pnginfo=texts, dpi=(72, 72))
+    data = image_file(image_of("RGB"), pnginfo=texts, dpi=(72, 72))
     data = with_chunks(data, chunk(b"gAMA", struct.pack(">I", 45455)), chunk(b"tIME", bytes(7)) + chunk(b"tEXt", b"no"))
     assert decode_png(data, read_png_header(data)).tobytes() == image_of("RGB").tobytes()
     assert_as_pillow(data, monkeypatch)
@@ -108,7 +102,7 @@ def test_texts_and_times_change_nothing(monkeypatch):
 
 @pytest.mark.parametrize("mode", PLAIN)
 def test_damage_is_found_as_pillow_finds_it(mode, monkeypatch):
-    data = file_of(image_of(mode))
+    data = image_file(image_of(mode))
     data = with_chunks(data, chunk(b"pHYs", bytes(9)), chunk(b"tEXt", b"a\0b"))
     for length in range(len(data)):
         assert_as_pillow(data[:length], monkeypatch)
@@ -126,7 +120,7 @@ def packed(data):
 
 @pytest.mark.parametrize("mode", PLAIN)
 def test_damaged_pixels_with_right_checksums(mode, monkeypatch):
-    data, draw = file_of(image_of(mode)), random.Random(7)
+    data, draw = image_file(image_of(mode)), random.Random(7)
     old, at = packed(data)
     rows = zlib.decompress(old)
     new = [old[:-4], old[:-2], old + b"x", b""]
@@ -143,14 +137,14 @@ def test_damaged_pixels_with_right_checksums(mode, monkeypatch):
 
 
 def test_large_sides_are_refused(monkeypatch):
-    data = file_of(image_of("L"))
+    data = image_file(image_of("L"))
     for height, width in ((2**31, 1), (1, 2**31 - 1), (0, 5), (5, 0), (101, 100)):
         header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
         assert_as_pillow(data[:8] + chunk(b"IHDR", header) + data[33:], monkeypatch)
 
 
 def test_more_compressed_pixels_than_an_image_can_have_are_left_to_pillow(monkeypatch):
-    data = file_of(image_of("L"))
+    data = image_file(image_of("L"))
     old, at = packed(data)
     for behind in (1, 1 << 17):
         more = data[:at] + chunk(b"IDAT", old + bytes(behind)) + data[at + len(old) + 12 :]

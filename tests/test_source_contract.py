@@ -45,12 +45,16 @@ def packed(members: Mapping[str, bytes]) -> bytes:
 
 
 def parquet(rows: int = 2, **more: Any) -> bytes:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    pa = pytest.importorskip("pyarrow")
     image = [{"bytes": image_bytes(i), "path": f"{i}.png"} for i in range(rows)]
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-    columns = {"image": pa.array(image, kind), "label": pa.array(range(rows), pa.int64()), **more}
+    return table({"image": pa.array(image, kind), "label": pa.array(range(rows), pa.int64()), **more})
+
+
+def table(columns: Mapping[str, Any]) -> bytes:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     buffer = io.BytesIO()
-    pq.write_table(pa.table(columns), buffer)
+    pq.write_table(pa.table(dict(columns)), buffer)
     return buffer.getvalue()
 
 
@@ -338,7 +342,7 @@ def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
     yield adds("parquet", other, lambda: parquet(mood=_mood([[1], [2, 3]])), "mood", "a column of lists")
     yield adds("parquet", other, lambda: parquet(mood=_mood([{"a": 1}] * 2)), "mood", "a column of structs")
     yield adds("parquet", new, lambda: parquet(0), "val-00000", "no rows")
-    yield adds("parquet", new, lambda: _table({"mood": [1, 2]}), "val-00000", "another schema")
+    yield adds("parquet", new, lambda: table({"mood": [1, 2]}), "val-00000", "another schema")
     yield adds(
         "webdataset", "val-000000.tar", packed({**_SAMPLE, "a.mood": b"x"}), "val-000000.tar: a.mood", "a member"
     )
@@ -378,13 +382,6 @@ def _more() -> Iterator[tuple[str, str, Callable[[Path], object], str]]:
     yield adds("classes of splits", "test/strange.xyz", b"x", "test/strange.xyz", "a split without images")
     yield adds("masks", "masks/mood.png", PNG, "mood.png", "a mask alone")
     yield adds("masks", "images/mood.png", PNG, "mood.png", "an image alone")
-
-
-def _table(columns: Mapping[str, Any]) -> bytes:
-    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    buffer = io.BytesIO()
-    pq.write_table(pa.table(dict(columns)), buffer)
-    return buffer.getvalue()
 
 
 def _hdf5_changes() -> Mapping[str, Callable[[Any], None]]:

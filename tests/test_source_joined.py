@@ -140,7 +140,8 @@ def test_a_plan_knows_the_class_map(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path) -> None:
     sources = [class_folders(tmp_path / name, "cat", "dog") for name in "ab"]
     (tmp_path / "names.txt").write_text("dog = cat\n")
-    done = command("convert", *sources, tmp_path / "o.tsds", "--size", 8, "--class-map", tmp_path / "names.txt")
+    words = ("--size", 8, "--class-map", tmp_path / "names.txt", "--workers", 0)
+    done = command("convert", *sources, tmp_path / "o.tsds", *words)
     assert done.exit_code == 0, done.output
     assert tsds.open(tmp_path / "o.tsds").manifest.fields["label"].classes == ("cat",)
     dry = command("convert", *sources, tmp_path / "p.tsds", "--dry-run")

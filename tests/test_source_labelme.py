@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import base64
-import io
 import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import blank, case, check, field, keys, objects, scan, write
+from stores import png_bytes
 from tensorstore_ds.annex.sources.labelme import read_shapes
 from tensorstore_ds.sources.forms import FormError
 
@@ -60,13 +59,11 @@ def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
 
 
 def test_the_image_in_the_file_where_there_is_no_other(tmp_path: Path) -> None:
-    buffer = io.BytesIO()
     pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
-    Image.fromarray(pixels).save(buffer, "PNG")
-    data = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(png_bytes(pixels)).decode()
     box = shape("rectangle", [0, 0], [2, 3])
     write(tmp_path, {"in/a.json": file(box, imageData=data), "in/b.json": file(box, imagePath="b.png", imageData="!")})
-    Image.fromarray(pixels[::-1]).save(tmp_path / "in/b.png")
+    write(tmp_path, {"in/b.png": png_bytes(pixels[::-1])})
     source, contents = scan(tmp_path / "in", "labelme")
     assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/in/a.json",)
     tsds.convert(tmp_path / "in", tmp_path / "out.tsds", tsds.ConvertOptions(workers=0))

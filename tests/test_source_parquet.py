@@ -10,12 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import labelling_files
 import tensorstore_ds as tsds
 from labelling_files import Case, Has, bad, case, check, keys, objects, reasons, refused, refusing, scan
-from stores import store_of
+from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
@@ -31,9 +30,7 @@ LABEL = {"label": {"names": ["cat", "dog"], "_type": "ClassLabel"}}
 
 
 def png(value: int = 0) -> bytes:
-    buffer = io.BytesIO()
-    Image.new("RGB", (30, 20), (value, 0, 0)).save(buffer, "PNG")
-    return buffer.getvalue()
+    return png_bytes(np.full((20, 30, 3), (value, 0, 0), np.uint8))
 
 
 def images(*paths: str | None) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import io
 import os
 import resource
 import socket
@@ -20,7 +19,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import npy, npz, refused, refusing, write
-from stores import Samples, class_folders, png_bytes
+from stores import Samples, class_folders, image_file, png_bytes
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
 from tensorstore_ds.errors import ConversionError, OptionError, SourceError
@@ -125,9 +124,8 @@ def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "gs").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)  # as before it was looked for
-    buffer = io.BytesIO()
-    Image.new("RGB", (4, 4)).save(buffer, "EPS")
-    (tmp_path / "x.png").write_bytes(buffer.getvalue())
+    data = image_file(Image.new("RGB", (4, 4)), "EPS")
+    (tmp_path / "x.png").write_bytes(data)
     with pytest.raises(OSError), Image.open(tmp_path / "x.png") as image:  # so much for the test itself
         image.load()
     assert started.exists()
@@ -136,7 +134,7 @@ def test_ghostscript_is_never_started(tmp_path: Path, monkeypatch: pytest.Monkey
     for run in (
         lambda: tsds.convert(tmp_path / "l.txt", tmp_path / "o.tsds", ConvertOptions(workers=0)),
         lambda: tsds.estimate(tmp_path / "l.txt"),
-        lambda: decode_image(buffer.getvalue()),
+        lambda: decode_image(data),
     ):
         with refusing("not-an-image", "expected an image file"):
             run()
@@ -148,13 +146,12 @@ LISTED = ("AVIF", "BMP", "GIF", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TIFF",
 
 @pytest.mark.parametrize("format", [*LISTED, "ICO", "PCX", "TGA", "SGI", "DDS", "PDF"])
 def test_formats_of_images(format: str) -> None:
-    buffer = io.BytesIO()
-    Image.new("RGB", (16, 9)).save(buffer, format)
+    data = image_file(Image.new("RGB", (16, 9)), format)
     if format in LISTED:
-        assert decode_image(buffer.getvalue()).shape == (9, 16, 3)
+        assert decode_image(data).shape == (9, 16, 3)
         return
     with refusing("not-an-image"):
-        decode_image(buffer.getvalue())
+        decode_image(data)
 
 
 @contextlib.contextmanager

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import tensorstore_ds as tsds
+from stores import image_file
 from tensorstore_ds.annex.openers import tiff
 from tensorstore_ds.annex.openers.tiff import open_tiff
 from tensorstore_ds.errors import ConversionError, SourceError
@@ -107,14 +108,12 @@ def test_jpeg_is_pillows_of_the_whole_image(tmp_path: Path, channels: int, subsa
     encoding = tsds.Jpeg(quality, subsampling)
     split = converted(tmp_path / "s", tmp_path / "o.tsds", encoding=encoding)
     data = bytes(split["image"][0])
-    buffer = io.BytesIO()
     plain = Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels)
-    plain.save(buffer, "JPEG", quality=quality, subsampling=subsampling)  # without restart markers: other bytes
-    decoded, expected = (np.asarray(Image.open(io.BytesIO(each))) for each in (data, buffer.getvalue()))
+    file = image_file(plain, "JPEG", quality=quality, subsampling=subsampling)  # without restart markers: other bytes
+    decoded, expected = (np.asarray(Image.open(io.BytesIO(each))) for each in (data, file))
     np.testing.assert_array_equal(decoded, expected)
-    Image.fromarray(pixels[:, :, 0] if channels == 1 else pixels).save(tmp_path / "x.png")
     (tmp_path / "p/a").mkdir(parents=True)
-    (tmp_path / "x.png").rename(tmp_path / "p/a/x.png")
+    plain.save(tmp_path / "p/a/x.png")
     whole = converted(tmp_path / "p", tmp_path / "p.tsds", encoding=encoding)
     assert data == bytes(whole["image"][0])
     stores = [tsds.open(tmp_path / name).manifest.splits["train"].statistics["image"] for name in ("o.tsds", "p.tsds")]
@@ -168,10 +167,9 @@ def test_large_and_small_images_beside_each_other(tmp_path: Path, monkeypatch: p
             if options["encoding"] == "raw":
                 np.testing.assert_array_equal(split["image"][row], expected)
             else:
-                buffer = io.BytesIO()
-                Image.fromarray(expected).save(buffer, "JPEG", quality=90, subsampling="4:2:0")
+                file = image_file(Image.fromarray(expected), "JPEG", quality=90, subsampling="4:2:0")
                 found = np.asarray(Image.open(io.BytesIO(bytes(split["image"][row]))))
-                np.testing.assert_array_equal(found, np.asarray(Image.open(buffer)))
+                np.testing.assert_array_equal(found, np.asarray(Image.open(io.BytesIO(file))))
         assert not list(out.rglob("large-*"))
 
 
@@ -356,7 +354,7 @@ def test_sixteen_bits_and_five_channels_of_small_files(tmp_path: Path, monkeypat
     for channels, dtype in ((3, "uint16"), (5, "uint8"), (1, "float64"), (4, "uint8")):
         pixels = picture(channels, dtype)
         write(tmp_path / f"{channels}{dtype}/a/x.tif", pixels, tile=(64, 64))
-        split = converted(tmp_path / f"{channels}{dtype}", tmp_path / f"{channels}{dtype}.tsds", workers=2)
+        split = converted(tmp_path / f"{channels}{dtype}", tmp_path / f"{channels}{dtype}.tsds")
         np.testing.assert_array_equal(split["image"][0], pixels)
         assert split["image"][0].dtype == pixels.dtype
 

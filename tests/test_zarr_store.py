@@ -181,6 +181,8 @@ def test_pickled_and_equal(store: tsds.Store, stores: dict[str, tsds.Store]) -> 
     assert np.array_equal(again[:], image[:])
     assert again.store == image.store and hash(again.store) == hash(image.store)
     assert sum(image.store == other.zarr().store for other in stores.values()) == 1
+    if store.path != stores["zarr packed"].path:  # one process is enough
+        return
     code = "import pickle, sys; print(pickle.load(sys.stdin.buffer)[3].sum())"
     done = subprocess.run([sys.executable, "-c", code], input=pickle.dumps(image), capture_output=True, check=True)
     assert int(done.stdout) == image[3].sum()
@@ -196,7 +198,7 @@ def grown(tmp_path: Path) -> tuple[Path, tsds.Store]:
     before = tsds.open(tmp_path / "s.tsds")
     before.zarr()
     shutil.copy(source / "train/bee/1.png", source / "train/ant/1.png")
-    tsds.update(tmp_path / "s.tsds", source)
+    tsds.update(tmp_path / "s.tsds", source, workers=0)
     return tmp_path / "s.tsds", before
 
 

@@ -29,7 +29,7 @@ from fuzz.mutations import NAMES, TABLE_TOKENS, mutate_bytes, mutate_json, mutat
 from jpeg_files import exif_of
 from labelling_files import Files, npy, npz, tar, write
 from mds_files import COLUMNS, row, shard, write_mds
-from stores import png_bytes
+from stores import image_file, png_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.encode import encode_sample
 from tensorstore_ds.conversion.options import ImageOptions
@@ -221,12 +221,7 @@ _ROWS = b"0 0.5 0.5 0.2 0.4\n1 0.1 0.1 0.2 0.2\n", b"1 0.1 0.1 0.9 0.1 0.5 0.9 0
 
 
 def _masks() -> list[bytes]:
-    found = []
-    for mode in ("P", "L", "1"):
-        buffer = io.BytesIO()
-        Image.new(mode, (60, 40), 1).save(buffer, "PNG")
-        found.append(buffer.getvalue())
-    return found
+    return [image_file(Image.new(mode, (60, 40), 1)) for mode in ("P", "L", "1")]
 
 
 _IMAGE_TOKENS = (
@@ -526,28 +521,20 @@ def image_bases() -> list[bytes]:
         image = noise.convert("I").convert("I;16") if mode == "I;16" else noise.convert(mode)
         for format in ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM", "JPEG2000"):
             for extra in ({}, {"exif": exif}) if mode == "RGB" and format != "GIF" else ({},):
-                buffer = io.BytesIO()
-                try:
-                    image.save(buffer, format, **extra)
-                except (OSError, KeyError, ValueError):
-                    continue  # a mode that this format has not
                 if (mode, format) != ("I;16", "PPM"):  # which is refused
-                    found.append(buffer.getvalue())
+                    with contextlib.suppress(OSError, KeyError, ValueError):  # a mode that this format has not
+                        found.append(image_file(image, format, **extra))
         found += [heif_file(noise.convert(mode), format) for format in ("AVIF", "HEIF") if mode in ("L", "RGB", "RGBA")]
-    for compression in ("tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"):
-        buffer = io.BytesIO()
-        noise.save(buffer, "TIFF", compression=compression)
-        found.append(buffer.getvalue())
-    return found
+    compressions = "tiff_lzw", "tiff_adobe_deflate", "packbits", "jpeg"
+    return found + [image_file(noise, "TIFF", compression=compression) for compression in compressions]
 
 
 def heif_file(image: Image.Image, format: str) -> bytes:
     """A turned AVIF or HEIC file."""
-    exif, buffer = exif_of(6), io.BytesIO()
-    if format == "HEIF":
-        pillow_heif.from_pillow(image).save(buffer, exif=exif.tobytes())
-    else:
-        image.save(buffer, format, exif=exif)
+    if format != "HEIF":
+        return image_file(image, format, exif=exif_of(6))
+    buffer = io.BytesIO()
+    pillow_heif.from_pillow(image).save(buffer, exif=exif_of(6).tobytes())
     return buffer.getvalue()
 
 
