@@ -20,7 +20,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.objects import LISTS, OBJECT_VALUES
 from tensorstore_ds.sources import open_source
-from tensorstore_ds.sources.base import Contents, Objects, Sample, Source, SourceOptions
+from tensorstore_ds.sources.base import Contents, Sample, Source, SourceOptions
 
 Files = Mapping[str, str | bytes]
 
@@ -74,36 +74,13 @@ def blank(*names: str) -> dict[str, str | bytes]:
     return dict.fromkeys(names, "")
 
 
-def scan(path: Path, format: str, **options: Any) -> tuple[Source, Contents]:
-    """The source, which must be recognized as this format, and what a scan finds; as a worker process gets it."""
-    source = open_source(path, options=SourceOptions(**options))
-    assert source.name == format
-    contents = source.contents()
-    return pickle.loads(pickle.dumps(source)), contents  # noqa: S301  of this process
-
-
-def keys(source: Source, contents: Contents) -> dict[str, list[str]]:
-    return {name: [source.key(name, each) for each in references] for name, references in contents.splits.items()}
-
-
 def reasons(problems: Any) -> list[tuple[str, str]]:
     return [(problem.where, problem.reason) for problem in problems]
-
-
-def classes(contents: Contents) -> tuple[str, ...]:
-    """Of the labels."""
-    return contents.fields["label"].classes
 
 
 def field(contents: Contents) -> ObjectsField:
     found = contents.fields["objects"]
     assert isinstance(found, ObjectsField)
-    return found
-
-
-def objects(source: Source, contents: Contents, split: str = "train", row: int = 0) -> Objects:
-    found = source.read(split, contents.splits[split][row]).objects
-    assert found is not None
     return found
 
 
@@ -190,6 +167,11 @@ class Found:
     def images(self) -> list[str]:
         """Of all samples, below the source's own path."""
         return [str(each.image).removeprefix(f"{self.source.path}/") for each in self._all()]
+
+    @property
+    def sizes(self) -> list[Any]:
+        """Of all samples, (height, width) as the annotations have it."""
+        return [each.annotated_size for each in self._all()]
 
     @property
     def pictures(self) -> list[Any]:

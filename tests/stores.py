@@ -53,12 +53,11 @@ def class_folders(root: Path, *, per_class: int = 4, size: tuple[int, int] = (6,
 
 
 class Samples:
-    """A sequence of given samples."""
+    """A sequence of given samples, with attributes such as the classes of torchvision's data sets."""
 
-    def __init__(self, samples: Sequence[Any], classes: Sequence[str] = ()) -> None:
+    def __init__(self, samples: Sequence[Any], classes: Sequence[Any] = (), **attributes: Any) -> None:
         self.samples = list(samples)
-        if classes:
-            self.classes = list(classes)
+        vars(self).update(attributes | ({"classes": list(classes)} if classes else {}))
 
     def __len__(self) -> int:
         return len(self.samples)

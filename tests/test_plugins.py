@@ -66,7 +66,7 @@ def test_there_and_back(site: Path, tmp_path: Path) -> None:
 def test_a_planned_conversion(site: Path, tmp_path: Path) -> None:
     write(tmp_path / "pets", {"a.png": "cat", "b.png": "dog"})
     tsds(site, "plan", tmp_path / "pets", tmp_path / "pets.tsds")
-    tsds(site, "convert", tmp_path / "pets.tsds", "--task", "0/1")
+    tsds(site, "convert", tmp_path / "pets.tsds", "--task", "0/1", "--workers", 0)
     tsds(site, "commit", tmp_path / "pets.tsds")
     assert "dog 1" in tsds(site, "classes", tmp_path / "pets.tsds")
 

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from labelling_files import field, keys, objects, reasons, refused, scan, write
+from labelling_files import Has, blank, case, check, found, write
 
-NAN = float("nan")
+NAN = [None, None]
 GOLDEN = """<?xml version="1.0" encoding="utf-8"?>
 <annotations>
   <version>1.1</version>
@@ -48,48 +48,102 @@ def image(name: str, inside: str = "", more: str = "") -> str:
 
 
 def boxes(tmp_path: Path, inside: str) -> np.ndarray:
-    source, contents = scan(write(tmp_path, {"a.xml": file(image("a.jpg", inside)), "a.jpg": ""}), "cvat")
-    assert contents.problems == ()
-    return objects(source, contents)["boxes"]
+    got = found(write(tmp_path, {"a.xml": file(image("a.jpg", inside)), "a.jpg": ""}), "cvat")
+    assert got.problems == []
+    return (got.samples["train"][0].objects or {})["boxes"]
 
 
-def test_a_file_as_cvat_writes_it(tmp_path: Path) -> None:
-    files = {"annotations.xml": GOLDEN, "images/Train/a.jpg": "", "images/Validation/x/b.jpg": "", "images/c.jpg": ""}
-    source, contents = scan(write(tmp_path, files), "cvat")
-    assert keys(source, contents) == {"train": ["images/Train/a.jpg"], "validation": ["images/Validation/x/b.jpg"]}
-    table = field(contents)
-    assert list(table.values) == ["boxes", "oriented_boxes", "labels", "keypoints", "truncated", "occluded", "polygons"]
-    assert (table.classes, table.keypoints) == (("cat", "dog"), ("ear_1", "ear_2", "nose", "tail"))
-    found = objects(source, contents)
-    expected = [[10.5, 20, 50, 60], [1, 2, 9, 8], [18, 12, 22, 32], [10, 26, 30, 34], [4, 5, 10, 12]]
-    np.testing.assert_allclose(found["boxes"], expected)
-    np.testing.assert_array_equal(found["keypoints"][0], [[11, 21], [12, 22], [30, 40], [NAN, NAN]])
-    assert np.isnan(found["keypoints"][1:]).all()
-    assert found["labels"].tolist() == [0, 1, 1, 1, 1]
-    assert (found["occluded"].tolist(), found["truncated"].tolist()) == ([1, 0, 0, 0, 0], [1, 0, 0, 0, 0])
-    assert [len(corners) for corners in found["polygons"]] == [0, 3, 0, 0, 0]
-    upright, turned = [[10.5, 20], [50, 20], [50, 60], [10.5, 60]], [[22, 12], [22, 32], [18, 32], [18, 12]]
-    np.testing.assert_allclose(found["oriented_boxes"][[0, 2]], [upright, turned], rtol=1e-12)
-    assert np.isnan(found["oriented_boxes"][[1, 3, 4]]).all()
-    skeleton = objects(source, contents, "validation")
-    np.testing.assert_array_equal(skeleton["boxes"], [[3, 1, 7, 4]])
-    np.testing.assert_array_equal(skeleton["keypoints"], [[[7, 1], [NAN, NAN], [3, 4], [NAN, NAN]]])
-    assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
-        ("images/c.jpg", "not-listed", "no"),
-        *((str(tmp_path), reason, n) for reason, n in (("masks", "1"), ("points", "1"))),
-        (str(tmp_path), "shapes", "1"),
-        *[("annotations.xml: images/Train/a.jpg", "not-read", found) for found in ("the", "<tag>")],
-        ("annotations.xml: images/Validation/x/b.jpg", "not-read", "the"),
-    ]
-    assert source.read("train", contents.splits["train"][0]).annotated_size == (480, 640)
+BAD = [
+    "<box xtl='1' ytl='1' xbr='2' ybr='2'/>", "<box label='x' xtl='1' ytl='1' xbr='2'/>",
+    "<polygon label='x' points='1,1;2,2'/>", "<polygon label='x' points='1,1;2,2;nan,3'/>",
+    "<polygon label='x' points='1;2;3'/>", "<box label='x' xtl='inf' ytl='1' xbr='2' ybr='2' rotation='1'/>",
+    "<skeleton label='x'><points label='a' points='1,1'/><points label='a' points='1,1'/></skeleton>",
+]  # fmt: skip
+LISTED = [*(image(f"{i}.jpg", inside) for i, inside in enumerate(BAD)), image("none.jpg"), image("t.jpg"), image("")]
+LISTED += [image("ok.jpg"), image("ok.jpg"), image("plain")]
+BOX = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"'
+SHAPES = f"""{BOX} group_id="3" keyframe="1"/>{BOX} group_id="3"/>{BOX} group_id="4"/>{BOX} group_id="0"/>
+  <skeleton label="cat" rotation="5"><attribute name="age">3</attribute>
+    <points label="a" points="3,4" occluded="1"><attribute name="Occluded">1</attribute></points>
+    <points label="b" points="13,24" occluded="0"/></skeleton>
+  <points label="nose" points="1,1" group_id="4" occluded="0"><attribute name="q">1</attribute></points>
+  <tag label="night"><attribute name="conf">0.5</attribute></tag>"""
+PLAIN = f'{BOX} rotation="5" occluded="1"/><polygon label="cat" points="1,2;9,3;5,8" rotation="0.00"/>'
+
+CASES = {
+    "a file as CVAT writes it": case(
+        {"annotations.xml": GOLDEN, **blank("images/Train/a.jpg", "images/Validation/x/b.jpg", "images/c.jpg")},
+        keys={"train": ["images/Train/a.jpg"], "validation": ["images/Validation/x/b.jpg"]},
+        values=["boxes", "oriented_boxes", "labels", "keypoints", "truncated", "occluded", "polygons"],
+        classes=["cat", "dog"], keypoints=["ear_1", "ear_2", "nose", "tail"], sizes=[(480, 640), (48, 64)],
+        boxes=[[[10.5, 20, 50, 60], [1, 2, 9, 8], [18, 12, 22, 32], [10, 26, 30, 34], [4, 5, 10, 12]], [[3, 1, 7, 4]]],
+        names=[["cat", *["dog"] * 4], ["cat"]], occluded=[[1, 0, 0, 0, 0], [0]], truncated=[[1, 0, 0, 0, 0], [0]],
+        points=[[[[11, 21], [12, 22], [30, 40], NAN], *[[NAN] * 4] * 4], [[[7, 1], NAN, [3, 4], NAN]]],
+        polygons=[[[], [[1, 2], [9, 3], [5, 8]], [], [], []], [[]]],
+        oriented_boxes=[
+            [
+                [[10.5, 20], [50, 20], [50, 60], [10.5, 60]], [NAN] * 4,
+                [[22, 12], [22, 32], [18, 32], [18, 12]], [NAN] * 4, [NAN] * 4,
+            ],
+            [[NAN] * 4],
+        ],
+        said=[
+            "images/c.jpg: not stored: no XML file of this source lists it.",
+            Has("not stored: 1 masks of objects; their hulls are stored as boxes."),
+            Has("not stored: 1 points that belong to no object."),
+            Has("not stored: 1 shapes that are no objects, such as lines."),
+            'annotations.xml: images/Train/a.jpg: not read: the attribute "age".',
+            "annotations.xml: images/Train/a.jpg: not read: <tag> night.",
+            "annotations.xml: images/Validation/x/b.jpg: not read: the attribute occluded of <points>.",
+        ],
+    ),
+    "the subset of the only task, and none": case(
+        {
+            "a/a.xml": file(image("a.jpg"), meta="<task><id>1</id><subset>Val 2</subset></task>"),
+            "b.xml": file(image("b.jpg")), **blank("a/a.jpg", "b.jpg"),
+        },
+        keys={"val_2": ["a/a.jpg"], "train": ["b.jpg"]}, notes=["the split 'Val 2' is named val_2 in the store."],
+    ),
+    "problems": case(
+        {
+            "a.xml": file(*LISTED), "b.xml": file("<track id='0' label='x'/>"), "c.xml": file(image("ok.jpg")),
+            "d.xml": file(image("v.jpg")) + "<", "e.xml": file(image("../../v.jpg")),
+            **blank(*(f"{i}.jpg" for i in range(len(BAD))), "x/t.jpg", "y/t.jpg", "v.jpg", "ok.jpg"),
+        },
+        keys={"train": ["ok.jpg", "v.jpg"]},
+        problems=[
+            *((f"{i}.jpg", "annotation") for i in range(len(BAD))), ("none.jpg", "no-image"),
+            ("t.jpg", "ambiguous-image"), ("a.xml line 10", "annotation"), ("ok.jpg", "duplicate-key"),
+            ("plain", "no-image"), ("b.xml", "annotation"), ("ok.jpg", "duplicate-key"), ("d.xml", "xml-syntax"),
+        ],
+        said=[
+            *[Has()] * 7, Has("an image named none.jpg or none.*, found none"), *[Has()] * 3,
+            Has("an image named plain, found none"), Has("Export it as CVAT for images 1.1"), *[Has()] * 2,
+            *[Has("not stored: no XML file of this source lists it.")] * 9,
+        ],
+    ),
+    "nothing is listed": case({"a.xml": file()}, refused="empty-source"),
+    "what shapes have besides is named": case(  # attributes and tags, links of objects, and points of a skeleton
+        {
+            "a.xml": file(image("0.jpg", SHAPES), image("1.jpg", PLAIN + '<tag label="night"/>')),
+            **blank("0.jpg", "1.jpg"),
+        },
+        said=[
+            "a.xml: not read: the attribute keyframe of <box>.",
+            "a.xml: 0.jpg: not read: the attribute group_id of several objects.",
+            'a.xml: 0.jpg: not read: the attribute "age".',
+            "a.xml: 0.jpg: not read: the attribute rotation of <skeleton>.",
+            "a.xml: 0.jpg: not read: the attribute occluded of <points>.",
+            'a.xml: 0.jpg: not read: the attribute "q".',
+            "a.xml: 0.jpg: not read: <tag> night, in 2 images.",
+        ],
+    ),
+}  # fmt: skip
 
 
-def test_the_subset_of_the_only_task_and_none(tmp_path: Path) -> None:
-    files = {"a/a.xml": file(image("a.jpg"), meta="<task><id>1</id><subset>Val 2</subset></task>"), "a/a.jpg": ""}
-    files |= {"b.xml": file(image("b.jpg")), "b.jpg": ""}
-    source, contents = scan(write(tmp_path, files), "cvat")
-    assert keys(source, contents) == {"val_2": ["a/a.jpg"], "train": ["b.jpg"]}
-    assert contents.notes == ("the split 'Val 2' is named val_2 in the store.",)
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_read(name: str, tmp_path: Path) -> None:
+    check(CASES[name], tmp_path, "cvat")
 
 
 @pytest.mark.parametrize("degrees", [0.0, 30, 90, 180, 275.5, -45])
@@ -111,54 +165,3 @@ def test_the_box_of_an_ellipse_touches_it(tmp_path_factory, degrees: float, rx: 
     x = rx * np.cos(t) * np.cos(turn) - ry * np.sin(t) * np.sin(turn)
     y = rx * np.cos(t) * np.sin(turn) + ry * np.sin(t) * np.cos(turn)
     np.testing.assert_allclose(found, [[x.min(), y.min(), x.max(), y.max()]], atol=1e-3)
-
-
-def test_problems(tmp_path: Path) -> None:
-    bad = ["<box xtl='1' ytl='1' xbr='2' ybr='2'/>", "<box label='x' xtl='1' ytl='1' xbr='2'/>"]
-    bad += ["<polygon label='x' points='1,1;2,2'/>", "<polygon label='x' points='1,1;2,2;nan,3'/>"]
-    bad += ["<polygon label='x' points='1;2;3'/>", "<box label='x' xtl='inf' ytl='1' xbr='2' ybr='2' rotation='1'/>"]
-    bad += ["<skeleton label='x'><points label='a' points='1,1'/><points label='a' points='1,1'/></skeleton>"]
-    files = {f"{i}.jpg": "" for i in range(len(bad))} | {"x/t.jpg": "", "y/t.jpg": "", "v.jpg": "", "ok.jpg": ""}
-    listed = [image(f"{i}.jpg", inside) for i, inside in enumerate(bad)]
-    listed += [image("none.jpg"), image("t.jpg"), image(""), image("ok.jpg"), image("ok.jpg"), image("plain")]
-    files |= {"a.xml": file(*listed), "b.xml": file("<track id='0' label='x'/>"), "c.xml": file(image("ok.jpg"))}
-    files |= {"d.xml": file(image("v.jpg")) + "<", "e.xml": file(image("../../v.jpg"))}
-    source, contents = scan(write(tmp_path, files), "cvat")
-    assert reasons(contents.problems) == [
-        *((f"{i}.jpg", "annotation") for i in range(len(bad))),
-        *(("none.jpg", "no-image"), ("t.jpg", "ambiguous-image"), ("a.xml line 10", "annotation")),
-        *(("ok.jpg", "duplicate-key"), ("plain", "no-image"), ("b.xml", "annotation")),
-        *(("ok.jpg", "duplicate-key"), ("d.xml", "xml-syntax")),
-    ]
-    assert keys(source, contents) == {"train": ["ok.jpg", "v.jpg"]}
-    assert "an image named none.jpg or none.*, found none" in contents.problems[7].message
-    assert "an image named plain, found none" in contents.problems[11].message
-    assert "Export it as CVAT for images 1.1" in contents.problems[12].message
-
-
-def test_nothing_is_listed(tmp_path: Path) -> None:
-    assert refused(write(tmp_path, {"a.xml": file()})) == "empty-source"
-
-
-def test_what_shapes_have_besides_is_named(tmp_path: Path) -> None:
-    """Attributes and tags by name, links of objects, and what the points of a skeleton say."""
-    box = '<box label="cat" xtl="1" ytl="2" xbr="9" ybr="9"'
-    shapes = f"""{box} group_id="3" keyframe="1"/>{box} group_id="3"/>{box} group_id="4"/>{box} group_id="0"/>
-      <skeleton label="cat" rotation="5"><attribute name="age">3</attribute>
-        <points label="a" points="3,4" occluded="1"><attribute name="Occluded">1</attribute></points>
-        <points label="b" points="13,24" occluded="0"/></skeleton>
-      <points label="nose" points="1,1" group_id="4" occluded="0"><attribute name="q">1</attribute></points>
-      <tag label="night"><attribute name="conf">0.5</attribute></tag>"""
-    plain = f'{box} rotation="5" occluded="1"/><polygon label="cat" points="1,2;9,3;5,8" rotation="0.00"/>'
-    files = {"a.xml": file(image("0.jpg", shapes), image("1.jpg", plain + '<tag label="night"/>'))}
-    _, contents = scan(write(tmp_path, {**files, "0.jpg": "", "1.jpg": ""}), "cvat")
-    found = [str(each) for each in contents.left_out]
-    assert sorted(found) == [
-        "a.xml: 0.jpg: not read: <tag> night, in 2 images.",
-        'a.xml: 0.jpg: not read: the attribute "age".',
-        'a.xml: 0.jpg: not read: the attribute "q".',
-        "a.xml: 0.jpg: not read: the attribute group_id of several objects.",
-        "a.xml: 0.jpg: not read: the attribute occluded of <points>.",
-        "a.xml: 0.jpg: not read: the attribute rotation of <skeleton>.",
-        "a.xml: not read: the attribute keyframe of <box>.",
-    ]

@@ -60,8 +60,10 @@ def test_arrays(tmp_path: Path, array: np.ndarray, options: dict[str, Any]) -> N
     assert got.samples["train"][3].arrays == {"weight": 1.5}
 
 
-@pytest.mark.parametrize("x", ["images", "image", "X", "data", "features", "img"])
-@pytest.mark.parametrize("y", ["labels", "label", "y", "target", "targets"])
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [("images", "labels"), ("image", "label"), ("X", "y"), ("data", "target"), ("features", "targets"), ("img", "y")],
+)
 def test_names(tmp_path: Path, x: str, y: str) -> None:
     assert scan(write(tmp_path / "a.hdf5", **{x: GRAY, y: Y[:, None]})).labels == {"train": Y.tolist()}
 

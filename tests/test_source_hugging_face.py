@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from stores import png_bytes
+from stores import Samples, png_bytes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.sequence import SequenceSource
-from test_source_sequence import Data, scan
+from test_source_sequence import scan
 
 COLOR = np.arange(60, dtype=np.uint8).reshape(4, 5, 3)
 
@@ -30,14 +30,14 @@ class ClassLabel:
         self.names = list(names)
 
 
-class Rows(Data):
+class Rows(Samples):
     """What is used of a `datasets.Dataset`: images are decoded unless they are cast."""
 
     def __init__(self, samples: list[Any], features: dict[str, Any]) -> None:
         super().__init__(samples, features=features, format={"type": None})
 
     def cast_column(self, name: str, feature: Image) -> Rows:
-        return Rows(self._samples, {**self.features, name: feature})  # type: ignore[attr-defined]
+        return Rows(self.samples, {**self.features, name: feature})  # type: ignore[attr-defined]
 
     def with_format(self, type: None) -> Rows:
         return self
@@ -74,7 +74,7 @@ def test_data_sets_of_hugging_face(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "feature", [[ClassLabel("cat", "dog", "emu")], Data([], feature=ClassLabel("cat", "dog", "emu"))]
+    "feature", [[ClassLabel("cat", "dog", "emu")], Samples([], feature=ClassLabel("cat", "dog", "emu"))]
 )
 @pytest.mark.parametrize("name", ["labels", "label", "tags"])
 def test_several_labels_of_hugging_face(tmp_path: Path, feature: Any, name: str) -> None:

@@ -172,7 +172,7 @@ def test_boxes_labels_and_parts(tmp_path: Path) -> None:
     assert (got.contents.labels, got.said, got.keys) == (None, [], {"train": ["a.jpg", "x/b.jpg", "x/c.jpg"]})
     assert (got.boxes, got.names) == ([[[1, 2, 31, 42]] * 2, [], [[1, 2, 31, 42]]], [["face", "eye"], [], ["face"]])
     assert got.points == [[[[1.5, 2], [5, 6]], [NAN] * 2], [], [[NAN] * 2]]
-    assert [each.annotated_size for each in got.samples["train"]] == [None, (375, 500), None]
+    assert got.sizes == [None, (375, 500), None]
     assert got.source.files(got.contents.splits["train"][1]) == (f"{tmp_path}/x/b.jpg",)
     assert got.source.common_files() == ()  # a reference says all that the XML file says of its image
 

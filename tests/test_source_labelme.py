@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tensorstore_ds as tsds
-from labelling_files import blank, case, check, field, keys, objects, scan, write
+from labelling_files import Has, blank, case, check, converted, found, write
 from stores import png_bytes
 from tensorstore_ds.annex.sources.labelme import read_shapes
 from tensorstore_ds.sources.forms import FormError
@@ -36,38 +35,15 @@ def file(*shapes: Any, **more: Any) -> str:
     return json.dumps({"version": "5", "shapes": list(shapes), "imagePath": "x.jpg", **more})
 
 
-def test_a_file_as_labelme_writes_it(tmp_path: Path) -> None:
-    source, contents = scan(write(tmp_path, {"json/a.json": GOLDEN, "images/a.jpg": ""}), "labelme")
-    assert keys(source, contents) == {"train": ["images/a.jpg"]}
-    table = field(contents)
-    assert list(table.values) == ["boxes", "labels", "keypoints", "occluded", "polygons"]
-    assert (table.classes, table.keypoints) == (("cat", "dog"), ("nose",))
-    found = objects(source, contents)
-    np.testing.assert_array_equal(found["boxes"], [[10.5, 20, 50, 60], [1, 2, 9, 8], [25, 25, 35, 35]])
-    assert (found["labels"].tolist(), found["occluded"].tolist()) == ([0, 1, 1], [1, 0, 0])
-    np.testing.assert_array_equal(found["keypoints"], [[[30, 40]], [[NAN, NAN]], [[NAN, NAN]]])
-    assert [len(corners) > 0 for corners in found["polygons"]].count(True) == 1
-    assert [(p.reason, p.message.split()[2]) for p in contents.left_out] == [
-        ("points", "1"),
-        ("shapes", "1"),
-        ("not-read", '"blurred".'),
-        ("not-read", '"wet".'),
-    ]
-    sample = source.read("train", contents.splits["train"][0])
-    assert sample.annotated_size == (480, 640)
-    assert source.files(contents.splits["train"][0]) == (f"{tmp_path}/images/a.jpg",)
-
-
 def test_the_image_in_the_file_where_there_is_no_other(tmp_path: Path) -> None:
     pixels = np.arange(48, dtype=np.uint8).reshape(4, 4, 3)
     data = base64.b64encode(png_bytes(pixels)).decode()
     box = shape("rectangle", [0, 0], [2, 3])
     write(tmp_path, {"in/a.json": file(box, imageData=data), "in/b.json": file(box, imagePath="b.png", imageData="!")})
     write(tmp_path, {"in/b.png": png_bytes(pixels[::-1])})
-    source, contents = scan(tmp_path / "in", "labelme")
-    assert source.files(contents.splits["train"][1]) == (f"{tmp_path}/in/a.json",)
-    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", tsds.ConvertOptions(workers=0))
-    train = tsds.open(tmp_path / "out.tsds")["train"]
+    got = found(tmp_path / "in")
+    assert got.source.files(got.contents.splits["train"][1]) == (f"{tmp_path}/in/a.json",)
+    train = converted(tmp_path / "in")[0]["train"]
     np.testing.assert_array_equal(train["image"], [pixels[::-1], pixels])
     assert list(train["key"]) == ["b.png", "x.jpg"]
 
@@ -130,6 +106,17 @@ LARGE = {"imageData": "A" * 100_000, "shapes": [shape("rectangle", [1, 2], [3, 5
 FLAGGED = file(shape("rectangle", [1, 2], [3, 5], **MORE), text="", checked=True, flags={"night": True})
 
 CASES = {
+    "a file as labelme writes it": case(
+        {"json/a.json": GOLDEN, "images/a.jpg": ""}, keys={"train": ["images/a.jpg"]}, sizes=[(480, 640)],
+        values=["boxes", "labels", "keypoints", "occluded", "polygons"], classes=["cat", "dog"], keypoints=["nose"],
+        boxes=[[[10.5, 20, 50, 60], [1, 2, 9, 8], [25, 25, 35, 35]]], names=[["cat", "dog", "dog"]],
+        occluded=[[1, 0, 0]], points=[[[[30, 40]], [[None, None]], [[None, None]]]],
+        polygons=[[[], [[1, 2], [9, 3], [5, 8]], []]],
+        said=[
+            Has("not stored: 1 points that belong to no object"), Has("not stored: 1 shapes that are no objects"),
+            'json/a.json: not read: "blurred".', 'json/a.json: not read: "wet".',
+        ],
+    ),
     "files beside images in split folders": case(
         {
             "train/a.json": file(), "val/b.json": file(), "val/other.json": "{}",

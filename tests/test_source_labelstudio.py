@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from labelling_files import Case, blank, case, check, field, keys, objects, reasons, refused, scan, write
+from labelling_files import Case, Has, agrees, blank, case, check, found, refused, write
 from tensorstore_ds.annex.sources.labelstudio import read_results
-from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.sources.forms import FormError
 
-NAN = float("nan")
 GOLDEN = """[{"id": 1, "annotations": [
   {"id": 8, "completed_by": 1, "was_cancelled": true, "result": []},
   {"id": 9, "completed_by": 1, "was_cancelled": false, "ground_truth": false, "result": [
@@ -60,45 +58,33 @@ def choice(*names: Any) -> dict[str, Any]:
 
 
 def test_an_export_as_label_studio_writes_it(tmp_path: Path) -> None:
-    files = {
-        "export.json": GOLDEN,
-        "images/a.jpg": "",
-        "images/train/b.jpg": "",
-        "images/c.jpg": "",
-        "images/d.jpg": "",
-    }
-    refused(write(tmp_path, files), "labelstudio", "beside train")
+    images = blank("images/a.jpg", "images/train/b.jpg", "images/c.jpg", "images/d.jpg")
+    refused(write(tmp_path, {"export.json": GOLDEN, **images}), "labelstudio", "beside train")
     (tmp_path / "images/train/b.jpg").rename(tmp_path / "images/b.jpg")
-    source, contents = scan(tmp_path, "labelstudio")
-    assert keys(source, contents) == {"train": ["images/a.jpg", "images/b.jpg"]}
-    assert (field(contents).classes, field(contents).keypoints) == (("cat", "dog"), ("nose",))
-    found = objects(source, contents)
-    np.testing.assert_allclose(found["boxes"], [[20, 20, 80, 60], [2, 2, 18, 8], [90, 30, 110, 70], [0, 0, 100, 50]])
-    assert found["labels"].tolist() == [0, 1, 1, 0]
-    outlined = [i for i, corners in enumerate(found["polygons"]) if len(corners)]
-    assert len(outlined) == 1
-    corners = found["polygons"][outlined[0]]
-    np.testing.assert_allclose([*corners.min(axis=0), *corners.max(axis=0)], found["boxes"][outlined[0]])
-    np.testing.assert_array_equal(found["keypoints"], [[[25, 25]], *[[[NAN, NAN]]] * 3])
-    label = contents.fields["label"]
-    assert isinstance(label, LabelField) and label.classes == ("indoors",)
-    assert contents.labels is not None and contents.labels["train"].tolist() == [0, -1]
-    samples = [source.read("train", each) for each in contents.splits["train"]]
-    assert [(each.label, each.annotated_size) for each in samples] == [(0, (100, 200)), (-1, None)]
-    assert [(p.where, p.reason, p.message.split()[2]) for p in contents.left_out] == [
-        *(("images/c.jpg", "not-listed", "it"), ("images/d.jpg", "not-listed", "no")),
-        *((str(tmp_path), reason, "1") for reason in ("points", "second-annotation", "shapes")),
-        ("export.json: task 1", "not-read", "results"),
-    ]
+    got = found(tmp_path)
+    objects, label = got.contents.fields["objects"], got.contents.fields["label"]
+    assert (objects.classes, label.classes) == (("cat", "dog"), ("indoors",))
+    expected = {
+        "keys": {"train": ["images/a.jpg", "images/b.jpg"]}, "keypoints": ["nose"], "labels": {"train": [0, -1]},
+        "boxes": [[[20, 20, 80, 60], [2, 2, 18, 8], [90, 30, 110, 70], [0, 0, 100, 50]], []],
+        "points": [[[[25, 25]], *[[[None, None]]] * 3], []], "sizes": [(100, 200), None],
+        "polygons": [[[], [[2, 2], [18, 3], [10, 8]], [], []], []],
+        "said": [
+            Has("images/c.jpg: not stored: it"), Has("images/d.jpg: not stored: no"),
+            Has("not stored: 1 points"), Has("not stored: 1 "), Has("not stored: 1 shapes"),
+            Has("export.json: task 1: not read: results"),
+        ],
+    }  # fmt: skip
+    agrees(got, expected)
+    assert got.samples["train"][0].objects["labels"].tolist() == [0, 1, 1, 0]  # type: ignore[index]
 
 
 def test_choices_alone_are_labels(tmp_path: Path) -> None:
     tasks = [task("a.jpg", choice("x")), task("b.jpg", choice("y")), task("c.jpg")]
-    write(tmp_path, {"t.json": json.dumps(tasks), "a.jpg": "", "b.jpg": "", "c.jpg": ""})
-    source, contents = scan(tmp_path / "t.json", "labelstudio", classes=("y", "x"))
-    assert list(contents.fields) == ["label"]
-    samples = [source.read("train", each) for each in contents.splits["train"]]
-    assert [(each.label, each.objects) for each in samples] == [(1, None), (0, None), (-1, None)]
+    write(tmp_path, {"t.json": json.dumps(tasks), **blank("a.jpg", "b.jpg", "c.jpg")})
+    got = found(tmp_path / "t.json", classes=("y", "x"))
+    assert (got.fields, got.labels) == (["label"], {"train": [1, 0, -1]})
+    assert all(each.objects is None for each in got.samples["train"])
 
 
 @pytest.mark.parametrize("beside", [False, True])
@@ -106,16 +92,14 @@ def test_several_choices_are_several_labels(tmp_path: Path, beside: bool) -> Non
     """Of one control or of several; an image without any has no known labels."""
     tasks = [task("a.jpg", choice("y", "x")), task("b.jpg", choice("y"), choice("z")), task("c.jpg")]
     tasks[2]["annotations"][0]["result"] = [BOX] if beside else []
-    write(tmp_path, {"t.json": json.dumps(tasks), "a.jpg": "", "b.jpg": "", "c.jpg": ""})
-    source, contents = scan(tmp_path / "t.json", "labelstudio")
-    assert getattr(contents.fields["labels"], "classes", ()) == ("x", "y", "z")
-    assert "label" not in contents.fields and ("objects" in contents.fields) == beside and contents.labels is None
-    rows = [source.read("train", each).arrays["labels"].tolist() for each in contents.splits["train"]]
-    assert rows == [[1, 1, 0], [0, 1, 1], [-1, -1, -1]]
+    write(tmp_path, {"t.json": json.dumps(tasks), **blank("a.jpg", "b.jpg", "c.jpg")})
+    got = found(tmp_path / "t.json")
+    assert (set(got.fields), got.classes) == ({"labels", *(["objects"] * beside)}, ["x", "y", "z"])
+    assert got.contents.labels is None and got.multi == [[1, 1, 0], [0, 1, 1], [-1, -1, -1]]
 
 
 @pytest.mark.parametrize(
-    ("written", "files", "found"),
+    ("written", "files", "expected"),
     [
         ("/data/upload/3/0a1b2c3d-a.jpg", ["x/0a1b2c3d-a.jpg", "a.jpg"], "x/0a1b2c3d-a.jpg"),
         ("/data/upload/0a1b2c3d-a%20b.jpg", ["x/a b.jpg"], "x/a b.jpg"),
@@ -128,22 +112,24 @@ def test_several_choices_are_several_labels(tmp_path: Path, beside: bool) -> Non
         ("s3://bucket/a.jpg", ["a.jpg"], None),
     ],
 )
-def test_images_are_found_below_the_folder(written: str, files: list[str], found: str | None, tmp_path: Path) -> None:
+def test_images_are_found_below_the_folder(
+    written: str, files: list[str], expected: str | None, tmp_path: Path
+) -> None:
     write(tmp_path, {"t.json": json.dumps([task(written, BOX), task("ok.png", BOX)]), "i/ok.png": ""})
-    write(tmp_path / "i", dict.fromkeys(files, ""))
-    source, contents = scan(tmp_path / "t.json", "labelstudio", images=tmp_path / "i")
-    assert keys(source, contents)["train"] == sorted([*([found] if found else []), "ok.png"])
-    assert reasons(contents.problems) == ([] if found else [("t.json: task 1", "no-image")])
+    write(tmp_path / "i", blank(*files))
+    got = found(tmp_path / "t.json", images=tmp_path / "i")
+    assert got.keys["train"] == sorted([*([expected] if expected else []), "ok.png"])
+    assert got.problems == ([] if expected else [("t.json: task 1", "no-image")])
 
 
 @pytest.mark.parametrize("degrees", [30, 90, 300.5])
 def test_a_box_turns_around_its_upper_left_corner(degrees: float) -> None:
-    (found,) = read_results([region(x=50, y=40, width=10, height=30, rotation=degrees)]).objects
+    (read,) = read_results([region(x=50, y=40, width=10, height=30, rotation=degrees)]).objects
     turn = np.deg2rad(degrees)
     matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
     corners = np.array([[0, 0], [20, 0], [20, 30], [0, 30]]) @ matrix.T + (100, 40)
-    np.testing.assert_allclose(found.oriented, corners)
-    np.testing.assert_allclose(found.box, [*corners.min(axis=0), *corners.max(axis=0)])
+    np.testing.assert_allclose(read.oriented, corners)
+    np.testing.assert_allclose(read.box, [*corners.min(axis=0), *corners.max(axis=0)])
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import labelling_files
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, bad, case, check, keys, objects, reasons, refused, refusing, scan
+from labelling_files import Case, Has, bad, case, check, converted, found, refused, refusing
 from stores import png_bytes, store_of
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.kinds.base import ArrayField
@@ -61,23 +61,19 @@ def test_labels_paths_and_numbers(tmp_path: Path) -> None:
         "size": pa.array([1, 2, 3]),
     }
     features = {"img": {"_type": "Image"}, **LABEL}
-    source, contents = scan(write(tmp_path / "x.parquet", columns, features), "parquet")
-    assert keys(source, contents) == {"train": ["a.png", "b/b.png", "c.png"]}
-    samples = [source.read("train", each) for each in contents.splits["train"]]
-    assert [(each.image, each.label) for each in samples] == [(png(0), 1), (png(1), -1), (png(2), 0)]
-    assert getattr(contents.fields["label"], "classes", ()) == ("cat", "dog")
-    assert {name: each.spec for name, each in contents.fields.items() if type(each) is ArrayField} == {
+    got = found(write(tmp_path / "x.parquet", columns, features))
+    assert got.keys == {"train": ["a.png", "b/b.png", "c.png"]}
+    assert (got.pictures, got.labels) == ([png(0), png(1), png(2)], {"train": [1, -1, 0]})
+    assert got.classes == ["cat", "dog"]
+    assert {name: each.spec for name, each in got.contents.fields.items() if type(each) is ArrayField} == {
         "width": ArraySpec("int32", ()),
         "vector": ArraySpec("float32", (2,)),
         "wet_": ArraySpec("uint8", ()),
     }
-    assert [each.arrays["vector"].tolist() for each in samples] == [[1, 2], [3, 4], [5, 6]]
-    assert [each.arrays["wet_"].tolist() for each in samples] == [1, 0, 1]
-    assert reasons(contents.left_out) == [("x.parquet: remark", "not-read"), ("x.parquet: size", "not-read")]
-    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=2))
-    train = tsds.open(tmp_path / "o.tsds")["train"]
+    assert (got.vector, got.wet_) == ([[1, 2], [3, 4], [5, 6]], [1, 0, 1])
+    assert got.left_out == [("x.parquet: remark", "not-read"), ("x.parquet: size", "not-read")]
+    train = converted(tmp_path / "x.parquet", workers=2)[0]["train"]
     assert list(train["label"]) == [1, -1, 0] and list(train["width"]) == [3, 4, 5]
-    assert tsds.verify(tmp_path / "o.tsds") == []
 
 
 def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
@@ -97,13 +93,13 @@ def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", [sample], ("cat", "dog"), keypoints=keypoints)
     tsds.export(store.path, tmp_path / "out", "parquet")
     table = pq.read_table(tmp_path / "out" / "train-00000.parquet")
-    found = table.column("objects")[0].as_py()
-    assert str(found["bbox"]) == "[[1.0, 2.0, 29.0, 18.0]]"  # cut off at the edges of the image
-    assert found["keypoints"][0][::2] == [[3, 4.5], [50, 3]] and str(found["keypoints"][0][1]) == "[nan, nan]"
-    assert found["polygons"] == [[[[1, 2], [9, 2], [9, 6]], [[20, 20], [30, 20], [30, float(np.float32(29.6))]]]]
-    rest = {name: found[name] for name in ("category", "visibility", "rle", "truncated")}
+    stored = table.column("objects")[0].as_py()
+    assert str(stored["bbox"]) == "[[1.0, 2.0, 29.0, 18.0]]"  # cut off at the edges of the image
+    assert stored["keypoints"][0][::2] == [[3, 4.5], [50, 3]] and str(stored["keypoints"][0][1]) == "[nan, nan]"
+    assert stored["polygons"] == [[[[1, 2], [9, 2], [9, 6]], [[20, 20], [30, 20], [30, float(np.float32(29.6))]]]]
+    rest = {name: stored[name] for name in ("category", "visibility", "rle", "truncated")}
     assert rest == {"category": [1], "visibility": [[1, 0, 2]], "rle": [[40, 7, 553]], "truncated": [1]}
-    types = {name: str(table.schema.field("objects").type.field(name).type).replace("element", "") for name in found}
+    types = {name: str(table.schema.field("objects").type.field(name).type).replace("element", "") for name in stored}
     assert {name: kind.replace("list<: ", "").rstrip(">") for name, kind in types.items()} == {
         **dict.fromkeys(("keypoints", "polygons"), "float"),
         **dict.fromkeys(("visibility", "truncated"), "uint8"),
@@ -120,11 +116,11 @@ def test_columns_of_objects_and_their_types(tmp_path: Path) -> None:
 def test_nulls_are_named_with_their_row(tmp_path: Path) -> None:
     nulls = pa.array([{"bytes": png(), "path": None}, {"bytes": None, "path": "x.png"}, None], FILE)
     path = write(tmp_path / "x.parquet", {"image": nulls, "text": pa.array([["a", None], ["b"], []])})
-    source, contents = scan(path, "parquet")
-    found = [bad(source, "train", reference) for reference in contents.splits["train"]]
-    assert found == ["annotation", "no-image", "no-image"]
+    source = open_source(path)
+    references = source.contents().splits["train"]
+    assert [bad(source, "train", each) for each in references] == ["annotation", "no-image", "no-image"]
     with pytest.raises(SourceError, match=r"^x\.parquet \(group 1, row 0\): "):
-        source.read("train", contents.splits["train"][2])
+        source.read("train", references[2])
 
 
 def test_columns_of_numbers_with_nulls_are_reported(tmp_path: Path) -> None:
@@ -137,14 +133,12 @@ def test_columns_of_numbers_with_nulls_are_reported(tmp_path: Path) -> None:
         "some": pa.array([[1, 2], None, [5, 6]], pair),
         "good": pa.array([7, 8, 9]),
     }
-    _, contents = scan(write(tmp_path / "x.parquet", columns), "parquet")
-    assert list(map(str, contents.left_out)) == [
+    assert found(write(tmp_path / "x.parquet", columns)).said == [
         "x.parquet: age: not stored: a column of numbers; null: 1.",
         "x.parquet: at: not stored: a column of numbers; null: 2.",
         "x.parquet: some: not stored: a column of numbers; null: 1.",
     ]
-    tsds.convert(tmp_path / "x.parquet", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
-    train = tsds.open(tmp_path / "o.tsds")["train"]
+    train = converted(tmp_path / "x.parquet")[0]["train"]
     assert set(train.fields) == {"image", "size", "key", "good"} and list(train["good"]) == [7, 8, 9]
 
 
@@ -152,7 +146,7 @@ LINE = pa.list_(pa.float64())
 
 
 @pytest.mark.parametrize(
-    ("kind", "polygons", "found"),
+    ("kind", "polygons", "message"),
     [
         (LINE, [1.0, 2.0, 3.0, 4.0], "expected polygons, lists of corners x y"),
         (pa.list_(LINE), [[1.0, 2.0], [3.0, 4.0]], "expected corners"),
@@ -164,12 +158,12 @@ LINE = pa.list_(pa.float64())
         (pa.string(), "1 2 3 4", "expected polygons, lists"),
     ],
 )
-def test_polygons_that_are_none(tmp_path: Path, kind: Any, polygons: Any, found: str) -> None:
+def test_polygons_that_are_none(tmp_path: Path, kind: Any, polygons: Any, message: str) -> None:
     type_ = pa.struct([("bbox", pa.list_(LINE)), ("polygons", pa.list_(kind))])
     objects = [{"bbox": [[1.0, 2, 3, 4]], "polygons": [polygons]}]
     columns = {"image": images("a", "b"), "objects": pa.array([*objects, {"bbox": [], "polygons": []}], type_)}
     path = write(tmp_path / "x.parquet", columns)
-    with refusing("annotation", found):
+    with refusing("annotation", message):
         tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
     summary = tsds.convert(path, tmp_path / "o.tsds", tsds.ConvertOptions(workers=0, on_error="skip"))
     assert dict(summary.skipped) == {"annotation": 1} and tsds.verify(summary.path) == []
@@ -199,8 +193,7 @@ def test_a_value_that_many_rows_refer_to_is_unpacked_once(tmp_path: Path) -> Non
     before = peak_mib()
     source = open_source(tmp_path / "a.parquet", "parquet")
     references = source.scan().splits["train"]
-    found = source.read("train", references[4999])
-    assert len(references) == 5000 and found.image == value
+    assert len(references) == 5000 and source.read("train", references[4999]).image == value
     assert peak_mib() - before < 300
 
 
@@ -243,15 +236,14 @@ def test_corners_are_told_from_sizes(tmp_path: Path, known: str, corners: bool) 
     columns = {"image": images(*"abcdefghijklmnopqrstuvwxy"[:count]), "objects": pa.array(rows)}
     if known == "sizes":
         columns |= {"width": pa.array([100] * count), "height": pa.array([100] * count)}
-    source, contents = scan(write(tmp_path / "x.parquet", columns, IMAGE), "parquet")
-    found = np.concatenate([objects(source, contents, row=i)["boxes"] for i in range(count)])
+    got = found(write(tmp_path / "x.parquet", columns, IMAGE))
     is_told = known in ("sizes", "areas")
     if not is_told and corners:
         expected[:, 2:] += place  # read as COCO's
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(np.concatenate(got.boxes), expected)
     words = {"sizes": "two corners", "areas": "two corners", "nothing": "could also be two corners", "few": ""}[known]
     has_note = bool(words) and (corners or (known != "areas"))
-    assert [words in note for note in contents.notes] == [True] * has_note
+    assert [words in note for note in got.notes] == [True] * has_note
 
 
 def one(columns: dict[str, Any], features: Any = None, metadata: dict[str, str] | None = None, **expected: Any) -> Case:

@@ -14,6 +14,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import bad, plain, refusing
+from stores import Samples
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources.base import Contents, Source, SourceOptions
@@ -43,20 +44,6 @@ class Tensor:
         return self._array
 
 
-class Data:
-    """A data set as torchvision's are."""
-
-    def __init__(self, samples: list[Any], **attributes: Any) -> None:
-        self._samples = samples
-        vars(self).update(attributes)
-
-    def __len__(self) -> int:
-        return len(self._samples)
-
-    def __getitem__(self, index: int) -> Any:
-        return self._samples[index]
-
-
 def scan(sequence: Any, **options: object) -> tuple[SequenceSource, Contents]:
     source = SequenceSource(sequence, SourceOptions(**options))  # type: ignore[arg-type]
     return source, source.contents()
@@ -79,7 +66,7 @@ def labels(source: SequenceSource, contents: Contents) -> list[int | None]:
 
 def test_image_and_label() -> None:
     data = [(Image.fromarray(GRAY), 1), (Image.fromarray(COLOR), np.int64(0)), (COLOR, Tensor(np.array(1)))]
-    source, contents = scan(Data(data, classes=["cat", "dog"], targets=[1, 0, 1]))
+    source, contents = scan(Samples(data, classes=["cat", "dog"], targets=[1, 0, 1]))
     assert isinstance(source, Source) and not SequenceSource.detect(Path())
     assert classes(contents) == ("cat", "dog") and contents.labels is not None
     np.testing.assert_array_equal(contents.labels["train"], np.array([1, 0, 1]), strict=True)
@@ -135,18 +122,18 @@ IMAGENET = [("crane", "bird"), ("crane",), ("crane",)]
 @pytest.mark.parametrize(
     ("data", "options", "expected", "numbers"),
     [
-        (Data(NUMBERED), {"classes": ("a", "b", "c")}, ("a", "b", "c"), [2, 0, 1]),
-        (Data(NUMBERED, targets=Tensor(np.array([2, 0, 1]))), {}, ("0", "1", "2"), [2, 0, 1]),
-        (Data(NUMBERED, labels=np.array([2, 0, 1])), {}, ("0", "1", "2"), [2, 0, 1]),
-        (Data(NUMBERED, classes=IMAGENET), {}, ("crane, bird", "crane (1)", "crane (2)"), [2, 0, 1]),
+        (Samples(NUMBERED), {"classes": ("a", "b", "c")}, ("a", "b", "c"), [2, 0, 1]),
+        (Samples(NUMBERED, targets=Tensor(np.array([2, 0, 1]))), {}, ("0", "1", "2"), [2, 0, 1]),
+        (Samples(NUMBERED, labels=np.array([2, 0, 1])), {}, ("0", "1", "2"), [2, 0, 1]),
+        (Samples(NUMBERED, classes=IMAGENET), {}, ("crane, bird", "crane (1)", "crane (2)"), [2, 0, 1]),
         ([(GRAY, "dog"), (GRAY, "cat")], {"classes": ("cat", "dog")}, ("cat", "dog"), [1, 0]),
         *(
             ([(GRAY, 0), second], {"classes": ("a", "b")}, ("a", "b"), [0, -1])  # a sample without a label
             for second in ((GRAY, None), (GRAY, -1), {"image": GRAY, "label": None}, (GRAY, {"label": None}))
         ),
         *(([(GRAY, none), (GRAY, "b")], {"classes": ("a", "b")}, ("a", "b"), [-1, 1]) for none in (None, -1)),
-        *((Data([(GRAY, none), (GRAY, 1)], classes=["a", "b"]), {}, ("a", "b"), [-1, 1]) for none in (None, -1)),
-        (Data([(GRAY, 1), (GRAY, -1), (GRAY, 0)], targets=[1, -1, 0]), {}, ("0", "1"), [1, -1, 0]),
+        *((Samples([(GRAY, none), (GRAY, 1)], classes=["a", "b"]), {}, ("a", "b"), [-1, 1]) for none in (None, -1)),
+        (Samples([(GRAY, 1), (GRAY, -1), (GRAY, 0)], targets=[1, -1, 0]), {}, ("0", "1"), [1, -1, 0]),
     ],
 )
 def test_names_and_labels(data: Any, options: dict[str, Any], expected: tuple[str, ...], numbers: list[int]) -> None:
@@ -156,7 +143,9 @@ def test_names_and_labels(data: Any, options: dict[str, Any], expected: tuple[st
     assert known == (numbers if hasattr(data, "targets") or hasattr(data, "labels") else None)
 
 
-@pytest.mark.parametrize("data", [[(GRAY, 0)], Data([(GRAY, 0)], targets=[0], target_transform=str), [(GRAY, "cat")]])
+@pytest.mark.parametrize(
+    "data", [[(GRAY, 0)], Samples([(GRAY, 0)], targets=[0], target_transform=str), [(GRAY, "cat")]]
+)
 def test_labels_without_names_are_refused(data: Any) -> None:
     assert reasons_of(data, "classes") == "unknown-class"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labelling_files import Case, Files, Found, Has, blank, case, check, found, objects, refused, refusing, write
+from labelling_files import Case, Files, Found, Has, blank, case, check, found, refused, refusing, write
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
@@ -154,7 +154,7 @@ def test_fields_sizes_and_files(tmp_path: Path) -> None:
     got = scan(tmp_path, {**files, **blank("a.jpg", "b.jpg")})
     assert (got.values, got.classes, got.said) == (["boxes", "labels", "difficult", "occluded"], ["dog"], [])
     assert (got.contents.labels, got.occluded, got.boxes[1]) == (None, [[0], []], [])
-    assert [each.annotated_size for each in got.samples["train"]] == [(480, 640), None]
+    assert got.sizes == [(480, 640), None]
     assert got.images == ["a.jpg", "b.jpg"]
     assert got.source.files(got.contents.splits["train"][0]) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
 
@@ -194,7 +194,7 @@ def test_a_file_that_changes_after_the_scan(tmp_path: Path) -> None:
     got = scan(tmp_path, {"a.xml": annotation("a.jpg", obj()), "a.jpg": ""})
     reference = got.contents.splits["train"][0]
     write(tmp_path, {"a.xml": annotation("a.jpg", obj(box="5 6 7 8"))})
-    assert objects(got.source, got.contents)["boxes"].tolist() == [[5, 6, 7, 8]]
+    assert got.source.read("train", reference).objects["boxes"].tolist() == [[5, 6, 7, 8]]  # type: ignore[index]
     assert got.source.files(reference) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
     write(tmp_path, {"a.xml": annotation("a.jpg", obj("new"))})
     for match, reason in (("Do not change a source", "annotation"), ("", "unreadable-file")):
