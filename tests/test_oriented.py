@@ -14,8 +14,7 @@ from torchvision.transforms.v2.functional import convert_bounding_box_format
 
 import tensorstore_ds as tsds
 from oriented_boxes import area_at, same, smallest_area, turned
-from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_to_corners, smallest_rectangle
-from tensorstore_ds.imaging.placement import Placement
+from tensorstore_ds.imaging.oriented import corners_to_oriented, oriented_to_corners, smallest_rectangle
 from tensorstore_ds.loading.augment.objects import mirror_objects
 
 ANGLES = np.linspace(-math.pi, math.pi, 49)
@@ -114,17 +113,6 @@ def store_of(path: Path, boxes: np.ndarray, **options: object) -> tsds.Store:
     return tsds.open(path)
 
 
-def test_a_store_keeps_them_and_their_hull(tmp_path: Path):
-    boxes = random_boxes(12)
-    store = store_of(tmp_path / "s.tsds", boxes)
-    table = store["train"].table("objects")
-    same(np.asarray(table["oriented_boxes"][:]), boxes, 1e-4)
-    for hull, box in zip(table["boxes"][:], boxes, strict=True):
-        corners = turned(box).clip(0, (120, 100))
-        np.testing.assert_allclose(hull, [*corners.min(0), *corners.max(0)], atol=1e-4)
-    assert not tsds.verify(tmp_path / "s.tsds")
-
-
 def white_share(image: torch.Tensor, box: np.ndarray) -> tuple[float, float]:
     """The share of a box's pixels that are white, and the share of the white pixels that are in the box."""
     mask = Image.new("1", (image.shape[2], image.shape[1]))
@@ -204,26 +192,3 @@ def test_every_collate_has_them(tmp_path: Path, collate: str):
         "packed": lambda: objects["oriented_boxes"],
     }[collate]()
     same(found.numpy(), boxes, 1e-4)
-
-
-def test_stretching_takes_the_smallest_rectangle():
-    placement = Placement((0, 0, 120, 100), (300, 60), (300, 60))
-    for box in random_boxes(20):
-        corners = turned(box) * (0.5, 3)
-        found = corners_to_oriented(placement.move(as_corners(box[None])))[0]
-        assert found[2] * found[3] == pytest.approx(smallest_area(corners), rel=2e-4)
-
-
-@pytest.mark.parametrize(
-    ("box", "expected"),
-    [
-        ([50, 40, 0, 5, 1], "has no area"),
-        ([50, 40, np.inf, 5, 1], "finite"),
-        ([50, 40, 5], "oriented_boxes of shape"),
-        ([50, np.inf, 4, 5, 1], "finite"),
-    ],
-)
-def test_what_is_no_oriented_box_is_refused(tmp_path: Path, box: list[float], expected: str):
-    objects = {"oriented_boxes": np.array([box]), "boxes": np.array([[40, 30, 60, 50]])}
-    with pytest.raises((tsds.TsdsError, ValueError), match=expected), tsds.Writer(tmp_path / "s.tsds") as writer:
-        writer.append("train", {"image": Image.new("RGB", (120, 100)), "objects": objects})

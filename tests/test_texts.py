@@ -15,7 +15,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from labelling_files import tar
-from small_stores import INVALID, VALID, Shard, Store, tsds as command, write_plain
+from small_stores import INVALID, VALID, tsds as command
 from stores import store_of
 from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
 from tensorstore_ds.format.kinds import text
@@ -83,19 +83,6 @@ def _is_wrong(data: bytes) -> bool:
     except UnicodeDecodeError:
         return True
     return False
-
-
-def test_texts_over_shards(tmp_path: Path) -> None:
-    field = {"kind": "text", "values": {"text": {"dtype": "uint8", "shape": [], "ragged": True}}}
-    shards = []
-    for part in ([["ab", ""]], [], [["c"], ["d", "é"]]):
-        flat = [one.encode() for each in part for one in each]
-        items = np.frombuffer(b"".join(flat), np.uint8)
-        ends = {"t/offsets": np.cumsum([0, *map(len, part)]), "t/text/offsets": np.cumsum([0, *map(len, flat)])}
-        shards.append(Shard(len(part), {**ends, "t/text/items": items}))
-    path = write_plain(tmp_path / "s.tsds", Store({"t": field}, {"train": shards}))
-    assert tsds.verify(path) == []
-    assert captions_of(tsds.open(path), field="t") == [["ab", ""], ["c"], ["d", "é"]]
 
 
 # --- from what they are read ----------------------------------------------------------------------------------------
