@@ -258,6 +258,11 @@ def converted(source: Any, **options: Any) -> tuple[tsds.Store, tsds.conversion.
     return tsds.open(out), summary
 
 
+def stored(source: Path, **options: Any) -> tsds.Store:
+    """Its store alone."""
+    return converted(source, **options)[0]
+
+
 @contextlib.contextmanager
 def refusing(reason: str, match: str | None = None) -> Iterator[None]:
     """What is done within is refused for this reason, in one line."""

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import tar, write
+from labelling_files import stored, tar, write
 from oriented_boxes import area_at, same, smallest_area, turned
 from small_stores import tsds as command
 from stores import png_bytes, store_of
@@ -52,13 +52,6 @@ def objects(store: tsds.Store | Path, row: int = 0, split: str = "train") -> Any
     return opened[split]["objects"][row]
 
 
-def converted(source: Path, **options: Any) -> tsds.Store:
-    out = source.with_name(f"{source.name}-again.tsds")
-    tsds.convert(source, out, workers=0, **options)
-    assert tsds.verify(out) == []
-    return tsds.open(out)
-
-
 def picture(root: Path, name: str, files: dict[str, str | bytes]) -> Path:
     return write(root, {name: png_bytes(PIXELS), **files})
 
@@ -75,7 +68,7 @@ def test_there_and_back(format: str, seed: int, tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples(*given), CLASSES)
     summary = tsds.export(store.path, tmp_path / format, format)
     assert not summary.left_out
-    found = converted(tmp_path / format, classes=CLASSES)
+    found = stored(tmp_path / format, classes=CLASSES)
     for row, boxes in enumerate(given):
         same(objects(found, row)["oriented_boxes"], boxes)
         np.testing.assert_allclose(objects(found, row)["boxes"], objects(store, row)["boxes"], atol=1e-4)
@@ -91,7 +84,7 @@ def test_coco_there_and_back_by_polygons(tmp_path: Path) -> None:
     for each, box in zip(written, boxes, strict=True):
         (polygon,) = each["segmentation"]
         np.testing.assert_allclose(np.reshape(polygon, (4, 2)), turned(box), atol=1e-4)
-    same(objects(converted(tmp_path / "coco", oriented_boxes="polygons"))["oriented_boxes"], boxes)
+    same(objects(stored(tmp_path / "coco", oriented_boxes="polygons"))["oriented_boxes"], boxes)
 
 
 def test_coco_keeps_polygons_and_runs(tmp_path: Path) -> None:
@@ -119,7 +112,7 @@ def test_an_object_without_one_has_none_again(format: str, tmp_path: Path) -> No
     plain = np.tile(np.array([[3.0, 4, 30, 20]]), (4, 1))
     store = store_of(tmp_path / "s.tsds", samples(boxes, boxes=plain), CLASSES)
     tsds.export(store.path, tmp_path / format, format)
-    found = objects(converted(tmp_path / format, classes=CLASSES))
+    found = objects(stored(tmp_path / format, classes=CLASSES))
     expected = boxes.copy()
     if format == "voc":  # whose boxes are rectangles
         expected[[1, 2]] = (16.5, 12, 27, 16, 0)
@@ -143,7 +136,7 @@ def test_yolo_cuts_what_ultralytics_refuses(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples(boxes), CLASSES)
     summary = tsds.export(store.path, tmp_path / "yolo", "yolo")
     assert summary.left_out == {"parts of oriented boxes outside of the image": 2}
-    found = objects(converted(tmp_path / "yolo"))["oriented_boxes"]
+    found = objects(stored(tmp_path / "yolo"))["oriented_boxes"]
     same(found[:1], boxes[:1])
     assert len(found) == 3
 
@@ -154,7 +147,7 @@ def test_yolo_has_boxes_where_some_object_has_no_oriented_one(tmp_path: Path) ->
     plain = np.tile(np.array([[3.0, 4, 30, 20]]), (3, 1))
     store = store_of(tmp_path / "s.tsds", samples(boxes, boxes=plain), CLASSES)
     assert tsds.export(store.path, tmp_path / "yolo", "yolo").left_out == {"oriented_boxes": 1}
-    assert "oriented_boxes" not in objects(converted(tmp_path / "yolo"))
+    assert "oriented_boxes" not in objects(stored(tmp_path / "yolo"))
 
 
 def test_dota(tmp_path: Path) -> None:
@@ -223,7 +216,7 @@ def yolo(root: Path, rows: str, config: str = "") -> Path:
 )
 def test_rows_of_four_corners_in_yolo(rows: str, config: str, form: str, tmp_path: Path) -> None:
     source = yolo(tmp_path, rows, config)
-    found = objects(converted(source))
+    found = objects(stored(source))
     assert {"oriented_boxes", "polygons"} & set(found) == {form}
     np.testing.assert_allclose(found["boxes"][0], [16, 12, 32, 36])
     if form == "oriented_boxes":
@@ -239,7 +232,7 @@ def test_yolo_tells_how_four_corners_are_read(tmp_path: Path) -> None:
 def test_a_turned_box_of_yolo_may_reach_over_the_edge(tmp_path: Path) -> None:
     box = np.array([4, 24, 30, 6, 0.4])
     row = " ".join(f"{value:.10f}" for value in (turned(box) / (WIDTH, HEIGHT)).reshape(-1))
-    same(objects(converted(yolo(tmp_path, f"0 {row}\n")))["oriented_boxes"], [box])
+    same(objects(stored(yolo(tmp_path, f"0 {row}\n")))["oriented_boxes"], [box])
 
 
 def voc(root: Path, inside: str) -> Path:
@@ -253,7 +246,7 @@ def robndbox(cx: Any = 30, cy: Any = 20, w: Any = 20, h: Any = 10, angle: Any = 
 
 
 def test_robndbox_of_rolabelimg(tmp_path: Path) -> None:
-    found = objects(converted(voc(tmp_path, robndbox(angle=2.5))))
+    found = objects(stored(voc(tmp_path, robndbox(angle=2.5))))
     same(found["oriented_boxes"], [[30, 20, 20, 10, 2.5]])
     corners = turned((30, 20, 20, 10, 2.5))
     np.testing.assert_allclose(found["boxes"], [[*corners.min(0), *corners.max(0)]], rtol=1e-6)
@@ -270,21 +263,21 @@ def test_rotation_of_x_anylabeling(tmp_path: Path) -> None:
         {"shape_type": "rotation", "points": turned(box).tolist(), "direction": box[4] % math.tau} for box in boxes
     ]
     shapes.append({"shape_type": "rectangle", "points": [[4, 5], [10, 9]]})
-    found = objects(converted(labelme(tmp_path, *shapes)))
+    found = objects(stored(labelme(tmp_path, *shapes)))
     same(found["oriented_boxes"], [*boxes, (7, 7, 6, 4, 0)])
 
 
 def of_yolo(root: Path, row: str) -> tsds.Store:
-    return converted(yolo(root, f"{row}\n", "task: obb\n"))
+    return stored(yolo(root, f"{row}\n", "task: obb\n"))
 
 
 def of_voc(root: Path, inside: str) -> tsds.Store:
-    return converted(voc(root, inside))
+    return stored(voc(root, inside))
 
 
 def of_labelme(root: Path, count: int) -> tsds.Store:
     points = [[float(i), float(i * i)] for i in range(count)]
-    return converted(labelme(root, {"shape_type": "rotation", "points": points}))
+    return stored(labelme(root, {"shape_type": "rotation", "points": points}))
 
 
 def of_samples(root: Path, value: Any) -> tsds.Store:
@@ -341,13 +334,13 @@ def test_without_boxes_their_hulls_are_the_boxes(tmp_path: Path) -> None:
     flat = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "oriented_boxes": boxes}])
     described = json.dumps({"oriented_boxes": boxes.tolist()}).encode()
     write(tmp_path / "w", {"train-0.tar": tar(("a.png", png_bytes(PIXELS)), ("a.json", described))})
-    found = [flat, converted(tmp_path / "w")]
+    found = [flat, stored(tmp_path / "w")]
     if importlib.util.find_spec("pyarrow"):
         pa, pq = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
         (tmp_path / "p").mkdir()
         row = {"image": {"bytes": png_bytes(PIXELS), "path": "a.png"}, "objects": {"oriented_boxes": boxes.tolist()}}
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "p/train-0.parquet")
-        found.append(converted(tmp_path / "p"))
+        found.append(stored(tmp_path / "p"))
     for store in found:
         same(objects(store)["oriented_boxes"], boxes)
         np.testing.assert_allclose(objects(store)["boxes"], hulls, atol=1e-4)
@@ -402,14 +395,14 @@ def test_polygons_get_their_smallest_rectangle(tmp_path: Path) -> None:
 def test_yolo_polygons_get_theirs_in_pixels(tmp_path: Path) -> None:
     corners = turned((30, 24, 30, 8, 0.6))
     row = " ".join(f"{v:.10f}" for v in (np.insert(corners, 1, corners[:2].mean(0), 0) / (WIDTH, HEIGHT)).reshape(-1))
-    found = objects(converted(yolo(tmp_path, f"0 {row}\n"), oriented_boxes="polygons"))
+    found = objects(stored(yolo(tmp_path, f"0 {row}\n"), oriented_boxes="polygons"))
     assert found["oriented_boxes"][0, 2] == pytest.approx(30, abs=1e-3)
     assert found["oriented_boxes"][0, 3] == pytest.approx(8, abs=1e-3)
 
 
 def test_without_polygons_there_is_nothing_to_be_made_of_them(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match="`oriented_boxes`: expected objects with polygons, found boxes, labels"):
-        converted(
+        stored(
             voc(tmp_path, "<bndbox><xmin>1</xmin><ymin>1</ymin><xmax>9</xmax><ymax>9</ymax></bndbox>"),
             oriented_boxes="polygons",
         )

@@ -214,8 +214,6 @@ def test_masks_follow_transforms_that_change_sizes(tmp_path: Path) -> None:
     images = [drawn((12, 16), seed) for seed in range(4)]
     samples = [{"image": image, "mask": image[:, :, 0] % 2} for image in images]
     store = store_of(tmp_path / "s.tsds", samples, ["ground", "square"])
-    sizes = iter([(12, 16), (5, 9), (8, 3), (7, 16)])
-
     for return_as in ("dict", "tuple"):
         sizes = iter([(12, 16), (5, 9), (8, 3), (7, 16)])
 

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, blank, case, check, converted, found, refused, write
+from labelling_files import Case, Has, blank, case, check, converted, found, refused, stored, write
 from stores import png_bytes
 from tensorstore_ds.annex.sources.coco import files as coco_files, source as coco_source
 from tensorstore_ds.annex.sources.coco.files import Kind, kind_of
@@ -61,10 +61,6 @@ def source_of(root: Path, content: Any = DATA, json_path: str = "annotations/ins
     return write(root, {**images, json_path: text})
 
 
-def convert(root: Path, source: Path | None = None, **options: Any) -> tsds.Store:
-    return converted(source or root / "src", **options)[0]
-
-
 def turned(degrees: Any, **more: Any) -> Json:
     """The data with an object as CVAT writes turned rectangles, and one that is not turned."""
     objects = [
@@ -79,7 +75,7 @@ def turned(degrees: Any, **more: Any) -> Json:
 @pytest.mark.parametrize("degrees", [30, 90.0, 300.5, -45, 725])
 def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> None:
     source_of(tmp_path / "src", turned(degrees))
-    split = convert(tmp_path)["val"]
+    split = stored(tmp_path / "src")["val"]
     found = split["objects"][0]
     turn = np.exp(1j * np.radians(degrees))  # clockwise as it is seen, because y points down
     corners = (18 + 15j) + turn * np.array([-8 - 3j, 8 - 3j, 8 + 3j, -8 + 3j])
@@ -94,7 +90,7 @@ def test_boxes_turned_in_cvat_are_oriented(tmp_path: Path, degrees: float) -> No
 
 def test_all_that_is_read(tmp_path: Path) -> None:
     source_of(tmp_path / "src")
-    store = convert(tmp_path)
+    store = stored(tmp_path / "src")
     assert list(store) == ["val"]
     split = store["val"]
     assert split["key"][:] == ["val2017/b.png", "val2017/a.png", "val2017/c.png"]  # as the file lists them
@@ -126,7 +122,7 @@ def test_all_that_is_read(tmp_path: Path) -> None:
 
 def test_outlines_move_with_their_image(tmp_path: Path) -> None:
     source_of(tmp_path / "src")
-    split = convert(tmp_path, fit=tsds.Fit((60, 20), "stretch"))["val"]  # twice as high, half as wide
+    split = stored(tmp_path / "src", fit=tsds.Fit((60, 20), "stretch"))["val"]  # twice as high, half as wide
     objects = split["objects"][1]
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) * [0.5, 2])
     np.testing.assert_allclose(objects["area"], [70.5, 1200, 25])
@@ -138,13 +134,13 @@ def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
     content = data()
     content["annotations"][3]["bbox"] = [0, 0, 4, 4]  # left of the middle square
     source_of(tmp_path / "src", content)
-    objects = convert(tmp_path, fit=tsds.Fit((30, 30), "crop"))["val"]["objects"][1]
+    objects = stored(tmp_path / "src", fit=tsds.Fit((30, 30), "crop"))["val"]["objects"][1]
     assert len(objects["boxes"]) == len(objects["polygons"]) == len(objects["rle"]) == 2
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) - [5, 0])
 
 
 def test_repacked_and_resized(tmp_path: Path) -> None:
-    store = convert(tmp_path, source_of(tmp_path / "src"))
+    store = stored(source_of(tmp_path / "src"))
     tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", fit=tsds.conversion.Shrink(20))
     assert tsds.verify(tmp_path / "r.tsds") == []
     objects = tsds.open(tmp_path / "r.tsds")["val"]["objects"][1]
@@ -177,7 +173,7 @@ def change(part: str, index: int, **values: Any) -> Json:
 def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -> None:
     source_of(tmp_path / "src", change("annotations", 3, **values))
     with pytest.raises(tsds.SourceError, match=message) as caught:
-        convert(tmp_path)
+        stored(tmp_path / "src")
     assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
     assert converted(tmp_path / "src", on_error="skip")[1].rows == {"val": 2}
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
+from labelling_files import stored
 from stores import Samples, png_bytes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.base import SourceOptions
@@ -111,6 +112,5 @@ def test_the_library_itself(tmp_path: Path) -> None:
     assert (list(train["label"]), bytes(train["image"][1])) == ([1, -1], data)
     assert [each["boxes"].tolist() for each in (train["objects"][0], train["objects"][1])] == [[[0, 1, 2, 3]], []]
     rows["train"].to_parquet(tmp_path / "x.parquet")
-    tsds.convert(tmp_path / "x.parquet", tmp_path / "p.tsds", tsds.ConvertOptions(workers=0, encoding="source"))
-    again = tsds.open(tmp_path / "p.tsds")["train"]
+    again = stored(tmp_path / "x.parquet", encoding="source")["train"]
     assert list(again["label"]) == [1, -1] and again["objects"][0]["boxes"].tolist() == [[0, 1, 2, 3]]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from labelling_files import write
+from labelling_files import stored, write
 from small_stores import tsds as command
 from stores import png_bytes
 
@@ -29,13 +29,6 @@ def panlabel() -> None:
     pytest.importorskip("panlabel")
 
 
-def convert(source: Path, via: str, **options: Any) -> tsds.Store:
-    out = source.parent / "o.tsds"
-    tsds.convert(source, out, tsds.ConvertOptions(workers=0, via=via, **options))
-    assert tsds.verify(out) == []
-    return tsds.open(out)
-
-
 @pytest.mark.parametrize(
     ("via", "files", "path", "box"),
     [
@@ -48,7 +41,7 @@ def convert(source: Path, via: str, **options: Any) -> tsds.Store:
 def test_files_of_annotations(
     via: str, files: dict[str, Any], path: str, box: list[int], tmp_path: Path, panlabel: None
 ) -> None:
-    split = convert(write(tmp_path / "src", files) / path, via)["train"]
+    split = stored(write(tmp_path / "src", files) / path, via=via)["train"]
     assert split["objects"][0]["boxes"].tolist() == [box]
     assert split.fields["objects"].classes == ("cat",)
     assert split["key"][:] == [next(name for name in files if name.endswith(".png"))]
@@ -59,7 +52,7 @@ def test_a_folder_whose_images_lie_elsewhere(tmp_path: Path, panlabel: None) -> 
     """And what panlabel says that it loses is reported."""
     line = "Car 0.00 0 -1.58 10.0 12.0 30.0 40.0 1.65 1.67 3.64 -0.65 1.71 46.70 -1.59\n"
     files = {"label_2/000001.txt": line, "image_2/000001.png": IMAGE, "image_3/000002.png": IMAGE}
-    store = convert(write(tmp_path / "src", files), "kitti")
+    store = stored(write(tmp_path / "src", files), via="kitti")
     assert store["train"]["key"][:] == ["image_2/000001.png"]
     assert store["train"]["objects"][0]["boxes"].tolist() == [[10, 12, 30, 40]]
     said = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
@@ -89,7 +82,7 @@ def test_by_command_and_shared_out(workers: int, tmp_path: Path, panlabel: None)
 def test_what_is_refused(text: str, via: str, message: str, tmp_path: Path, panlabel: None) -> None:
     source = write(tmp_path / "src", {"a.png": IMAGE, "-x.json": text}) / "-x.json"
     with pytest.raises(tsds.SourceError, match=message) as caught:
-        convert(source, via)
+        stored(source, via=via)
     assert "\n" not in str(caught.value)
     assert caught.value.reason == "annotation"
 
@@ -97,9 +90,9 @@ def test_what_is_refused(text: str, via: str, message: str, tmp_path: Path, panl
 def test_options_that_do_not_go_together(tmp_path: Path, panlabel: None, monkeypatch: pytest.MonkeyPatch) -> None:
     source = write(tmp_path / "src", {"a.png": IMAGE, "x.json": CREATE_ML}) / "x.json"
     with pytest.raises(tsds.OptionError, match=r"`via`: expected one of auto, .*kitti.*, found 'nothing'"):
-        convert(source, "nothing")
+        stored(source, via="nothing")
     with pytest.raises(tsds.OptionError, match="`via`: expected no other format beside it, found coco"):
-        convert(source, "kitti", format="coco")
+        stored(source, via="kitti", format="coco")
     monkeypatch.setitem(sys.modules, "panlabel", None)
     with pytest.raises(tsds.OptionError, match=r"panlabel is not installed: pip install '\.\[formats\]'"):
-        convert(source, "kitti")
+        stored(source, via="kitti")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from labelling_files import Case, Has, case, check, found, refused, tar, write
+from labelling_files import Case, Has, case, check, found, refused, stored, tar, write
 from stores import png_bytes
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
@@ -159,13 +159,13 @@ def test_names_of_labels_and_of_objects(tmp_path: Path) -> None:
         got = found(source)
         assert got.contents.fields == FIELDS
         assert got.source.common_files() == (path, path.with_name("FIELDS"))
-    tsds.convert(path.parent, tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
-    tsds.export(tmp_path / "a.tsds", tmp_path / "web", "webdataset")
-    tsds.convert(tmp_path / "web", tmp_path / "b.tsds", tsds.ConvertOptions(workers=0))
-    assert tsds.open(tmp_path / "b.tsds").manifest.fields == tsds.open(tmp_path / "a.tsds").manifest.fields
-    assert_same(tsds.open(tmp_path / "a.tsds"), tsds.open(tmp_path / "b.tsds"), "boxes", "labels", "keypoints")
-    other = found(path, keypoints=Keypoints(("x", "y"))).contents.fields["objects"]
-    assert (getattr(other, "keypoints", ()), getattr(other, "skeleton", None)) == (("x", "y"), ())
+    one = stored(path.parent)
+    tsds.export(one.path, tmp_path / "web", "webdataset")
+    other = stored(tmp_path / "web")
+    assert other.manifest.fields == one.manifest.fields
+    assert_same(one, other, "boxes", "labels", "keypoints")
+    named = found(path, keypoints=Keypoints(("x", "y"))).contents.fields["objects"]
+    assert (getattr(named, "keypoints", ()), getattr(named, "skeleton", None)) == (("x", "y"), ())
 
 
 LABEL = '{"label": {"kind": "label", "dtype": "int64", "shape": [], "classes": %s}}'
@@ -200,8 +200,7 @@ def test_exported_names_with_dots_do_not_meet(tmp_path: Path) -> None:
     samples = [{"image": images[i], "label": i, "key": f"a{'._'[i]}b.png"} for i in range(2)]
     tsds.convert(iter(samples), tmp_path / "s.tsds", tsds.ConvertOptions(workers=0, classes=("x", "y")))
     tsds.export(tmp_path / "s.tsds", tmp_path / "web", "webdataset")
-    tsds.convert(tmp_path / "web", tmp_path / "o.tsds", tsds.ConvertOptions(workers=0))
-    assert_same(tsds.open(tmp_path / "s.tsds"), tsds.open(tmp_path / "o.tsds"))
+    assert_same(tsds.open(tmp_path / "s.tsds"), stored(tmp_path / "web"))
 
 
 def member(name: str, kind: bytes, link: str = "") -> tarfile.TarInfo:

@@ -10,7 +10,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from jpeg_files import exif_of
-from labelling_files import Case, Files, Found, Has, blank, case, check, found, write
+from labelling_files import Case, Files, Found, Has, blank, case, check, found, stored, write
 from tensorstore_ds.annex.sources.yolo.config import Config
 from tensorstore_ds.annex.sources.yolo.labels import parse_labels
 from tensorstore_ds.errors import SourceError
@@ -245,20 +245,16 @@ def test_rounding_beyond_the_edge_is_taken() -> None:
 @pytest.mark.parametrize("orientation", [1, 6])
 def test_fractions_are_of_the_image_as_it_is_shown(orientation: int, tmp_path: Path) -> None:
     write(tmp_path, {"in/labels/a.txt": "0 0.5 0.5 1 1\n0 0.25 0.125 0.5 0.25\n", "in/images/b.txt": ""})
-    exif = exif_of(orientation)
-    Image.new("RGB", (60, 40)).save(tmp_path / "in/images/a.jpg", exif=exif)
-    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", tsds.ConvertOptions(workers=0))
+    Image.new("RGB", (60, 40)).save(tmp_path / "in/images/a.jpg", exif=exif_of(orientation))
     width, height = (60, 40) if orientation == 1 else (40, 60)
     expected = [[0, 0, width, height], [0, 0, width / 2, height / 4]]
-    np.testing.assert_allclose(tsds.open(tmp_path / "out.tsds")["train"]["objects"][0]["boxes"], expected)
+    np.testing.assert_allclose(stored(tmp_path / "in")["train"]["objects"][0]["boxes"], expected)
 
 
 def test_keypoints_become_pixels_of_the_stored_image(tmp_path: Path) -> None:
     config = "train: images\nnames: [x]\nkpt_shape: [2, 3]\n"
     write(tmp_path, {"in/data.yaml": config, "in/labels/a.txt": "0 .5 .5 1 1 .5 .25 2 0 0 0\n", "in/images/": ""})
     Image.new("L", (60, 40)).save(tmp_path / "in/images/a.png")
-    options = tsds.ConvertOptions(workers=0, fit=tsds.Fit((80, 120), "stretch"))
-    tsds.convert(tmp_path / "in", tmp_path / "out.tsds", options)
-    stored = tsds.open(tmp_path / "out.tsds")["train"]["objects"][0]
-    np.testing.assert_allclose(stored["keypoints"], [[[60, 20], [np.nan, np.nan]]])
-    np.testing.assert_allclose(stored["boxes"], [[0, 0, 120, 80]])
+    objects = stored(tmp_path / "in", fit=tsds.Fit((80, 120), "stretch"))["train"]["objects"][0]
+    np.testing.assert_allclose(objects["keypoints"], [[[60, 20], [np.nan, np.nan]]])
+    np.testing.assert_allclose(objects["boxes"], [[0, 0, 120, 80]])

@@ -14,7 +14,7 @@ from hypothesis import example, given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
-from labelling_files import tar
+from labelling_files import stored, tar
 from small_stores import INVALID, VALID, tsds as command
 from stores import store_of
 from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
@@ -31,13 +31,6 @@ def samples(captions: list[list[str]]) -> list[dict[str, Any]]:
 
 def captions_of(store: tsds.Store, split: str = "train", field: str = "captions") -> list[list[str]]:
     return list(store[split][field][:])
-
-
-def again(source: Path) -> tsds.Store:
-    out = source.with_name(f"{source.name}-again.tsds")
-    tsds.convert(source, out, tsds.ConvertOptions(workers=0))
-    assert tsds.verify(out) == []
-    return tsds.open(out)
 
 
 # --- the kind -------------------------------------------------------------------------------------------------------
@@ -135,7 +128,7 @@ GOOD = [
 
 
 def test_coco_with_boxes_and_captions(tmp_path: Path) -> None:
-    store = again(coco(tmp_path / "src", captions=GOOD))
+    store = stored(coco(tmp_path / "src", captions=GOOD))
     assert captions_of(store, "val") == [["Nothing – at all"], ["A cat.\n", "Eine \\ Katze"]]
     assert store["val"]["objects"][1]["boxes"].tolist() == [[1, 2, 4, 6]]
     assert not (store.path / "skipped.jsonl").exists()
@@ -143,7 +136,7 @@ def test_coco_with_boxes_and_captions(tmp_path: Path) -> None:
 
 def test_coco_with_other_ids_in_the_file_of_captions(tmp_path: Path) -> None:
     images = [{"id": "x", "file_name": "a.png"}]
-    store = again(coco(tmp_path / "src", captions=[{"image_id": "x", "caption": "A"}], images=images))
+    store = stored(coco(tmp_path / "src", captions=[{"image_id": "x", "caption": "A"}], images=images))
     assert captions_of(store, "val") == [[], ["A"]]
 
 
@@ -158,7 +151,7 @@ def test_coco_with_other_ids_in_the_file_of_captions(tmp_path: Path) -> None:
 def test_captions_that_are_none(tmp_path: Path, caption: dict[str, Any], reason: str) -> None:
     root = coco(tmp_path / "src", captions=[*GOOD, caption])
     with pytest.raises(tsds.SourceError, match=r"captions_val2017\.json") as caught:
-        again(root)
+        stored(root)
     assert caught.value.reason == reason and "\n" not in str(caught.value)
 
 
@@ -176,7 +169,7 @@ def test_webdataset_as_downloaders_of_captions_write_it(tmp_path: Path) -> None:
         if name.endswith(".txt")
     }
     archive.write_bytes(tar(*sorted((members | about).items())))
-    assert captions_of(again(tmp_path / "w")) == [["a"], ["b"]]
+    assert captions_of(stored(tmp_path / "w")) == [["a"], ["b"]]
 
 
 # --- there and back -------------------------------------------------------------------------------------------------
