@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import textwrap
 import tomllib
+from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -56,6 +57,7 @@ def described(module: str) -> str:
     )
 
 
+@cache
 def needs_torch() -> set[str]:
     """Parts that import torch at the top of a module."""
     found = set[str]()
@@ -64,8 +66,8 @@ def needs_torch() -> set[str]:
         nodes = [
             node
             for file in [*folder.rglob("*.py"), folder.with_suffix(".py")]
-            if file.is_file()
-            for node in ast.parse(file.read_text("utf-8")).body
+            if file.is_file() and "import torch" in (text := file.read_text("utf-8"))
+            for node in ast.parse(text).body
         ]
         if "torch" in {
             each.name

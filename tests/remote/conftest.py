@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 
+import certifi
 import numpy as np
 import pytest
+from PIL import Image
 
 import tensorstore_ds as tsds
 from remote.fault_proxy import Proxy, proxy_for
@@ -17,6 +22,21 @@ from stores import store_of
 pytest.importorskip("obstore")
 
 SAMPLES, SIDE = 30, 160
+ROWS = 40  # of `grown`
+SECRET = 201  # the value of all pixels of one of its rows
+
+
+@pytest.fixture(scope="package", autouse=True)
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Leave out what no test here is for: syncing, which tests/faults tests, and certificates of hosts elsewhere."""
+    certificate, end, _ = certifi.contents().partition("-----END CERTIFICATE-----\n")
+    file = tmp_path_factory.mktemp("tls") / "one.pem"
+    file.write_text(certificate + end)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", os.fstat)  # a fifth of the time; the descriptor must be open
+        patch.setenv("SSL_CERT_FILE", str(file))  # to parse those of the system takes 15 ms for each URL
+        patch.delenv("SSL_CERT_DIR", raising=False)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -39,15 +59,17 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
-    """The URL of an S3 server."""
-    from moto.server import ThreadedMotoServer
+    """The URL of an S3 server. It has no other service: looking for that of a request takes half of its time."""
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
 
 
 @pytest.fixture
@@ -59,6 +81,32 @@ def bucket(moto: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
     name = f"bucket-{abs(hash(str(tmp_path))):x}"  # the word must not be taken for that of an error
     with urllib.request.urlopen(urllib.request.Request(f"{moto}/{name}", method="PUT")):  # noqa: S310
         return f"s3://{name}"
+
+
+def write_images(folder: Path, first: int, count: int) -> None:
+    for i in range(first, first + count):
+        pixels = np.random.default_rng(i).integers(0, 200, (24, 24, 3), np.uint8)
+        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full_like(pixels, SECRET) if i == 7 else pixels).save(folder / "ab"[i % 2] / f"{i:03}.png")
+
+
+@pytest.fixture(scope="session")
+def converted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with images, and a store of them with several shards."""
+    folder = tmp_path_factory.mktemp("converted")
+    write_images(folder / "images", 0, ROWS)
+    options = tsds.ConvertOptions(encoding="raw", layout="zarr", shard_nbytes=12 * 24**2 * 3, workers=0)
+    tsds.convert(folder / "images", folder / "s.tsds", options)
+    assert len(tsds.open(folder / "s.tsds").manifest.splits["train"].shards) > 2
+    return folder
+
+
+@pytest.fixture
+def grown(converted: Path, tmp_path: Path, bucket: str) -> tuple[Path, str]:
+    """The path of a copy of that store which is pushed, beside its images, and its URL."""
+    shutil.copytree(converted, tmp_path, dirs_exist_ok=True)
+    tsds.push(tmp_path / "s.tsds", f"{bucket}/s.tsds")
+    return tmp_path / "s.tsds", f"{bucket}/s.tsds"
 
 
 def set_credentials(monkeypatch: pytest.MonkeyPatch, endpoint: str) -> None:

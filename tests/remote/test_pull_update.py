@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from remote.test_push_update import ROWS, add_field, append, erase, grown, write_images
+from remote.conftest import ROWS, write_images
+from remote.test_push_update import add_field, append, erase
 from small_stores import tsds as command
 from stores import files_of
 from tensorstore_ds.sharing import receiving
 
-__all__ = ["grown"]  # a fixture
 Change = Callable[[Path], Any]
 
 

@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from PIL import Image
 
 import tensorstore_ds as tsds
-from remote.conftest import set_credentials
+from remote.conftest import ROWS, SECRET, set_credentials, write_images
 from remote.fault_proxy import Proxy
 from small_stores import tsds as command, voc
 from stores import files_of
@@ -21,27 +20,6 @@ from tensorstore_ds.format.root import change_root
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing import push as pushing
 from tensorstore_ds.sharing.push import CLAIM
-
-SECRET = 201  # the value of all pixels of one row
-ROWS = 40
-
-
-def write_images(folder: Path, first: int, count: int) -> None:
-    for i in range(first, first + count):
-        pixels = np.random.default_rng(i).integers(0, 200, (24, 24, 3), np.uint8)
-        (folder / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full_like(pixels, SECRET) if i == 7 else pixels).save(folder / "ab"[i % 2] / f"{i:03}.png")
-
-
-@pytest.fixture
-def grown(tmp_path: Path, bucket: str) -> tuple[Path, str]:
-    """The path of a store of several shards that is pushed, and its URL."""
-    write_images(tmp_path / "images", 0, ROWS)
-    path = tmp_path / "s.tsds"
-    tsds.convert(tmp_path / "images", path, encoding="raw", layout="zarr", shard_nbytes=12 * 24**2 * 3, workers=0)
-    assert len(tsds.open(path).manifest.splits["train"].shards) > 2
-    tsds.push(path, f"{bucket}/s.tsds")
-    return path, f"{bucket}/s.tsds"
 
 
 def add_field(path: Path, name: str = "loss") -> None:
@@ -62,8 +40,9 @@ def remote_bytes(url: str) -> dict[str, bytes]:
     """The files at a URL of all names that a store has or had."""
     import obstore
 
-    found = [each["path"] for page in obstore.list(Location(url)._store) for each in page]
-    return {name: Location(url).read_all(name, 10**8)[0] for name in found}
+    place = Location(url)
+    found = [each["path"] for page in obstore.list(place._store) for each in page]
+    return {name: place.read_all(name, 10**8)[0] for name in found}
 
 
 @pytest.mark.parametrize("change", [add_field, append, erase])
