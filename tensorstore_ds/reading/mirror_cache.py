@@ -137,7 +137,7 @@ class Mirrored:
         """Files of the stores from the same URLs, last used first, by (split, path in the shard, size and SHA-256)."""
         found: dict[tuple[str, str, File], tuple[Path, str]] = {}
         own = {*_urls(_read_json(self.folder / "origin.json"))}
-        for other in sorted(_folders(self.folder.parent), key=lambda each: -_last_used(each)):
+        for other in sorted(_folders(self.folder.parent), key=lambda each: -(_last_used(each) or 0)):
             if other == self.folder or not own & {*_urls(_read_json(other / "origin.json"))}:
                 continue
             with contextlib.suppress(OSError, FormatError):
@@ -281,7 +281,7 @@ class Cache:
         for folder in _folders(self.folder):
             origin = _read_json(folder / "origin.json")
             nbytes = origin.get("nbytes")
-            with contextlib.suppress(FileNotFoundError):  # evicted meanwhile
+            if (last_used := _last_used(folder)) is not None:
                 yield CachedStore(
                     url=str(origin.get("url", "?")),
                     sha256=folder.name,
@@ -290,7 +290,7 @@ class Cache:
                     nbytes_there=_nbytes_on_disk(folder / STORE),
                     is_whole=(folder / STORE / "zarr.json").exists(),
                     is_open=_is_locked(folder / "lock"),
-                    last_used=_last_used(folder),
+                    last_used=last_used,
                     urls=tuple(_urls(origin)),
                 )
 
@@ -418,11 +418,12 @@ def _urls(origin: dict[str, object]) -> list[str]:
     return [url for url in urls if isinstance(url, str)] if isinstance(urls, list) else []
 
 
-def _last_used(folder: Path) -> float:
-    try:
-        return (folder / "lock").stat().st_mtime
-    except FileNotFoundError:  # a cleaner has taken it
-        return folder.stat().st_mtime
+def _last_used(folder: Path) -> float | None:
+    """The time of its lock, or of the folder if a cleaner has taken that; None if it was evicted meanwhile."""
+    for path in (folder / "lock", folder):
+        with contextlib.suppress(FileNotFoundError):
+            return path.stat().st_mtime
+    return None
 
 
 def _has_locked(descriptor: int, path: Path, *, shared: bool) -> bool:

@@ -77,8 +77,11 @@ def test_two_evictors(server: FaultyServer, cache: Path, monkeypatch: pytest.Mon
     assert tsds.reading.cached_stores() == []
 
 
-def test_a_store_that_another_process_has_evicted_is_gone(cache: Path) -> None:
+def test_a_store_that_another_process_has_evicted_is_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirrored = mirror_cache.Mirrored(cache / ("1" * 64))
     assert mirror_cache.Cache(cache).evict("0" * 64) is True
+    monkeypatch.setattr(mirror_cache, "_folders", lambda _: [cache / ("0" * 64)])  # it was listed before
+    assert mirrored._files_before() == {} and tsds.reading.cached_stores() == []
 
 
 def test_what_a_killed_evictor_left_is_removed(server: FaultyServer, cache: Path) -> None:
