@@ -60,6 +60,15 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def quick_cc(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A compiler that optimizes little: 3 s for the kernels, not 13."""
+    script = tmp_path_factory.mktemp("quick") / "cc"
+    script.write_text('#!/bin/sh\nexec cc "$@" -O1\n')
+    script.chmod(0o755)
+    return str(script)
+
+
+@pytest.fixture(scope="session")
 def compiled(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel with the kernels."""
     if shutil.which("cc") is None:

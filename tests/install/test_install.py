@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import subprocess
 import sys
@@ -27,16 +26,11 @@ def names_of(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_a_wheel_with_kernels_says_its_platform_and_has_the_same_bytes_again(
-    compiled: Path, tree: Path, tmp_path: Path
-) -> None:
+def test_a_wheel_with_kernels_says_its_platform(compiled: Path) -> None:
     assert "-cp311-abi3-" in compiled.name
     names = names_of(compiled)
     assert MODULE in names and NOTE not in names
     assert {"tensorstore_ds/native/module.c", "tensorstore_ds/native/core.h"} < names  # to compile it again
-    again = build(tree, tmp_path, TSDS_NATIVE="1")
-    assert hashlib.sha256(again.read_bytes()).digest() == hashlib.sha256(compiled.read_bytes()).digest()
-    assert not list((tree / "tensorstore_ds/native").glob("*_core*"))
 
 
 def test_what_is_installed_uses_the_kernels(compiled: Path, tmp_path: Path) -> None:
@@ -67,7 +61,6 @@ def test_it_is_for_later_versions_of_python(compiled: Path, tmp_path: Path, vers
     [
         ({"TSDS_NATIVE": "0"}, "TSDS_NATIVE=0 forbade it"),
         ({"PATH": "/nowhere", "CC": ""}, "cc: No such file or directory"),
-        ({"CC": "false"}, "false: failed with status 1"),
     ],
 )
 def test_without_a_compiler_the_wheel_is_pure_and_says_why(
@@ -87,37 +80,40 @@ def test_what_is_wanted_and_fails_is_an_error(tree: Path, tmp_path: Path) -> Non
 
 
 def test_two_builds_at_the_same_time(compiled: Path, tree: Path, tmp_path: Path) -> None:
+    """They have the same bytes as an earlier build, and write nothing into their tree."""
     command = [*PIP, "wheel", "-q", "--no-deps", "--no-build-isolation", "--no-index"]
     outs = [tmp_path / "a", tmp_path / "b"]
     processes = [subprocess.Popen([*command, "-w", str(out), str(tree)]) for out in outs]
     assert [process.wait() for process in processes] == [0, 0]
     assert [wheel.read_bytes() for out in outs for wheel in out.glob("*.whl")] == [compiled.read_bytes()] * 2
+    assert not list((tree / "tensorstore_ds/native").glob("*_core*"))
 
 
-def test_an_editable_install_compiles_in_its_tree(compiled: Path, tree: Path, tmp_path: Path) -> None:
+def test_an_editable_install_compiles_in_its_tree(compiled: Path, tree: Path, tmp_path: Path, quick_cc: str) -> None:
     own = tmp_path / "own"
     shutil.copytree(tree, own)
-    run(sys.executable, "-c", EDITABLE, tmp_path, cwd=own)
+    run(sys.executable, "-c", EDITABLE, tmp_path, cwd=own, CC=quick_cc)
     assert status(own).endswith("|")
     run(sys.executable, "-c", EDITABLE, tmp_path, cwd=own, CC="false")
     assert status(own) == "None|not compiled at installation: false: failed with status 1"
-    run(sys.executable, own / "tensorstore_ds/native/compile.py", "if-possible")
+    run(sys.executable, own / "tensorstore_ds/native/compile.py", "if-possible", CC=quick_cc)
     assert status(own).endswith("|") and not (own / NOTE).exists()
     (wheel,) = build(own, tmp_path / "w", TSDS_NATIVE="0").parent.glob("*.whl")
     assert MODULE not in names_of(wheel)  # the one in the tree is of this machine
 
 
-def test_the_advice_of_a_pure_install_works(pure: Path, tmp_path: Path) -> None:
+def test_the_advice_of_a_pure_install_works(pure: Path, tmp_path: Path, quick_cc: str) -> None:
     if shutil.which("cc") is None:
         pytest.skip("cc is needed to compile the kernels")
     site = tmp_path / "site"
     shutil.copytree(pure, site)
-    run(sys.executable, "-m", "tensorstore_ds.native", PYTHONPATH=str(site))
+    run(sys.executable, "-m", "tensorstore_ds.native", PYTHONPATH=str(site), CC=quick_cc)
     assert status(site).endswith("|")
 
 
 def test_tests_pass_without_kernels(pure: Path, tmp_path: Path) -> None:
     files = [ROOT / "tests" / name for name in SELECTION]
     flags = ["-p", "no:cacheprovider", "-c", ROOT / "pyproject.toml", "--rootdir", ROOT, "--basetemp", tmp_path / "t"]
-    assert status(pure).startswith("None|")
+    assert status(pure) == "None|not compiled at installation: false: failed with status 1"
+    assert (pure / NOTE).is_file() and not (pure / MODULE).exists()
     run(sys.executable, "-m", "pytest", *flags, "-m", "not slow", *files, cwd=tmp_path, PYTHONPATH=str(pure))
