@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import textwrap
 import tomllib
-from functools import cache
 from pathlib import Path
 from xml.sax.saxutils import escape
 
@@ -57,7 +56,6 @@ def described(module: str) -> str:
     )
 
 
-@cache
 def needs_torch() -> set[str]:
     """Parts that import torch at the top of a module."""
     found = set[str]()

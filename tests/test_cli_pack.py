@@ -50,10 +50,7 @@ def test_commands_take_the_file(command: str, packed: Path) -> None:
     found, expected = json.loads(done.stdout), json.loads(tsds(command, STORE, "--json").stdout)
     assert found.keys() == expected.keys()
     assert command != "stats" or found == expected
-
-
-def test_a_preview_of_the_file(packed: Path, tmp_path: Path) -> None:
-    assert tsds("preview", packed, "--out", tmp_path / "preview.png").exit_code == 0
+    assert tsds("preview", packed, "--out", packed.with_name("preview.png")).exit_code == 0
 
 
 def test_a_file_that_was_cut_short_is_one_line(packed: Path, tmp_path: Path) -> None:

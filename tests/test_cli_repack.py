@@ -22,11 +22,6 @@ def test_there(source: str, layout: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(opened["train"]["image"]), np.asarray(before))
 
 
-def test_json(tmp_path: Path) -> None:
-    done = tsds("repack", VALID / "chunks.tsds", tmp_path / "out.tsds", "--layout", "zarr", "--json")
-    assert json.loads(done.stdout)["path"] == str(tmp_path / "out.tsds")
-
-
 def test_another_encoding(tmp_path: Path) -> None:
     files, out = VALID / "encoded-jpeg.tsds", tmp_path / "out.tsds"
     done = tsds("repack", files, out, "--encoding", "jpeg", "--quality", 50, "--workers", 0)

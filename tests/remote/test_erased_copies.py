@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 import tensorstore_ds as tsds
+from remote.conftest import write_images
 from remote.test_push_update import remote_bytes
 from small_stores import tsds as command
 from tensorstore_ds.format.history import states_before_erasure
@@ -22,10 +23,7 @@ SECRET = np.random.default_rng(99).integers(0, 256, (24, 24, 3), np.uint8)
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A store of several shards, one of which has the sample."""
-    for i in range(40):
-        (tmp_path / "images" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
-        pixels = np.random.default_rng(i).integers(0, 200, (24, 24, 3), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "images" / "ab"[i % 2] / f"{i:03}.png")
+    write_images(tmp_path / "images", 0, 40)
     Image.fromarray(SECRET).save(tmp_path / "images" / KEY)
     path = tmp_path / "s.tsds"
     tsds.convert(tmp_path / "images", path, encoding="raw", shard_nbytes=12 * 24**2 * 3, workers=0)
