@@ -7,6 +7,7 @@ marked ``drawn(count, of="races")``, in whatever files, `count` run.
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import secrets
@@ -119,9 +120,19 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-@pytest.fixture
-def cold(tmp_path: Path) -> tsds.Store:
-    """A store of several MB that is not in memory; skips the test where that cannot be had."""
-    from cold_stores import make_cold, make_store
+@pytest.fixture(scope="session")
+def large_store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
+    """A store of several MB, which no test changes."""
+    from cold_stores import make_store
 
-    return make_cold(make_store(tmp_path / "s.tsds"))
+    return make_store(tmp_path_factory.mktemp("large") / "s.tsds")
+
+
+@pytest.fixture
+def cold(large_store: tsds.Store) -> tsds.Store:
+    """That store, newly opened and not in memory; skips the test where that cannot be had."""
+    import tensorstore_ds
+    from cold_stores import make_cold
+
+    gc.collect()  # pages that are mapped stay
+    return make_cold(tensorstore_ds.open(large_store.path))

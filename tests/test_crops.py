@@ -75,7 +75,7 @@ def test_each_object_is_a_sample(tmp_path: Path) -> None:
     assert tsds.verify(tmp_path / "o.tsds") == []
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(st.integers(-80, 380).map(lambda n: n / 10), min_size=4, max_size=4),
     st.floats(0, 2),

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
-from cold_stores import linux, make_store
+from cold_stores import linux
 from global_state import global_state
 from stores import detections, store_of
 from tensorstore_ds.annex.measuring import measure_machine
@@ -71,8 +71,8 @@ def test_a_store_that_is_not_in_memory_yet(cold):
 
 @quiet
 @linux
-def test_a_store_that_is_larger_than_its_limit(tmp_path):
-    found, verdicts = found_in(make_store(tmp_path / "s.tsds").path, memory=4 * 10**6, batch_size=16)
+def test_a_store_that_is_larger_than_its_limit(large_store):
+    found, verdicts = found_in(large_store.path, memory=4 * 10**6, batch_size=16)
     assert "BlockShuffleSampler" in verdicts["does-not-fit"].change
     assert verdicts["does-not-fit"].evidence["limit"] == 4 * 10**6
     assert found.measured.memory.limited_by == "the option memory"
@@ -243,11 +243,10 @@ def test_a_transform_whose_samples_no_model_takes_and_one_that_fails(photos):
 # --- what is examined -------------------------------------------------------------------------------------------
 
 
-def test_the_split_and_the_data_set(digits, tmp_path):
-    two_splits = make_store(tmp_path / "s.tsds")
+def test_the_split_and_the_data_set(digits, large_store):
     assert dataset_of(digits, None, None).split_name == "train"
-    assert dataset_of(str(two_splits.path), "val", None).split_name == "val"
-    assert dataset_of(two_splits, None, None).path == two_splits.path
+    assert dataset_of(str(large_store.path), "val", None).split_name == "val"
+    assert dataset_of(large_store, None, None).path == large_store.path
     dataset = StoreDataset(digits, fields=["label"]).subset([3, 4])
     assert dataset_of(dataset, None, None) is dataset
     changed = dataset_of(dataset, "train", str)

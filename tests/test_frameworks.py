@@ -61,7 +61,7 @@ def cut(rows: list[int], size: int) -> list[list[int]]:
 
 
 @pytest.mark.parametrize(
-    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(2, "spawn", marks=pytest.mark.slow)]
+    ("workers", "method"), [(0, None), (2, "fork"), pytest.param(1, "spawn", marks=pytest.mark.slow)]
 )
 def test_loaders_with_worker_processes(dataset: tsds.StoreDataset, workers: int, method: str | None) -> None:
     options: dict[str, Any] = {"num_workers": workers, "multiprocessing_context": method}

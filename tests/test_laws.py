@@ -140,7 +140,7 @@ def test_voc_annotations_of_the_same_images(tmp_path: Path, monkeypatch: pytest.
 
         return work
 
-    assert_not_quadratic(prepared, 1000)
+    assert_not_quadratic(prepared, 250)
 
 
 def test_pairs_of_hashes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -330,7 +330,7 @@ def test_torchs_subsets_are_gathered_as_ours(labelled: Path) -> None:
     options: list[dict[str, Any]] = [{}, {"decode": tsds.Resize((4, 4))}, {"collate_images": "padded"}]
     options += [{"batch_transform": tsds.RandomCrop(2)}, {"num_workers": 1, "decode": tsds.Resize((4, 4))}]
     for part, rows in zip((first, second, nested), expected, strict=True):
-        for given in options:
+        for given in options[: 5 if part is nested else 4]:  # a worker once
             ours = tsds.DataLoader(dataset.subset(rows), 2, shuffle=True, **given)
             theirs = tsds.DataLoader(part, 2, shuffle=True, **given)
             for a, b in zip(ours, theirs, strict=True):

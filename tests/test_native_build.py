@@ -28,7 +28,7 @@ def pretending(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     script.write_text(PRETENDS)
     for name in ("TSDS_NATIVE", "CFLAGS", "LDFLAGS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("CC", f"'{sys.executable}' '{script}'")
+    monkeypatch.setenv("CC", f"'{sys.executable}' -IS '{script}'")
     headers = tmp_path / "include"
     headers.mkdir()
     (headers / "Python.h").touch()
@@ -53,7 +53,7 @@ def test_a_note_instead_of_the_module(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TSDS_NATIVE", "1")
     with pytest.raises(compiling.CompileError, match=r"^no-such-compiler: No such file or directory$"):
         compiling.compile_or_note(tmp_path)
-    monkeypatch.setenv("CC", f"'{sys.executable}' '{tmp_path / 'pretends.py'}'")
+    monkeypatch.setenv("CC", f"'{sys.executable}' -IS '{tmp_path / 'pretends.py'}'")
     assert compiling.compile_or_note(tmp_path) == module and not note.exists()
     monkeypatch.setenv("TSDS_NATIVE", "0")
     assert compiling.compile_or_note(tmp_path) == note and note.read_text() == "TSDS_NATIVE=0 forbade it\n"
@@ -74,7 +74,7 @@ def test_one_line_of_what_a_compiler_says(
 ) -> None:
     script = tmp_path / "fails.py"
     script.write_text(f"import sys; sys.stderr.write({prints!r}); sys.exit(3)")
-    monkeypatch.setenv("CC", f"'{sys.executable}' '{script}'")
+    monkeypatch.setenv("CC", f"'{sys.executable}' -IS '{script}'")
     with pytest.raises(compiling.CompileError) as caught:
         compiling.compile_module(tmp_path / "m.so")
     assert str(caught.value) == f"{sys.executable}: {line}"

@@ -153,19 +153,18 @@ def test_a_store_that_was_just_written(tmp_path: Path) -> None:
 
 
 @linux
-def test_a_part_of_a_store_is_dropped(tmp_path: Path) -> None:
-    store = make_cold(make_store(tmp_path / "s.tsds"))
-    warm(store)
-    assert list(evict(store, splits="val").after) == ["val/image", "val/label"]
-    evict(store, fields="label")
-    shares = {column: found.share for column, found in residency(store).items()}
+def test_a_part_of_a_store_is_dropped(cold: tsds.Store) -> None:
+    warm(cold)
+    assert list(evict(cold, splits="val").after) == ["val/image", "val/label"]
+    evict(cold, fields="label")
+    shares = {column: found.share for column, found in residency(cold).items()}
     assert shares == {"train/image": 1, "train/label": 0, "val/image": 0, "val/label": 0}
 
 
 @linux
-def test_pages_that_are_mapped_and_used_stay(tmp_path: Path) -> None:
-    store = make_cold(make_store(tmp_path / "s.tsds"))
-    warm(store)
+def test_pages_that_are_mapped_and_used_stay(cold: tsds.Store) -> None:
+    warm(cold)
+    store = tsds.open(cold.path)
     column = store["train"]["image"]
     first = int(column[0].sum())
     done = evict(store)
@@ -174,7 +173,7 @@ def test_pages_that_are_mapped_and_used_stay(tmp_path: Path) -> None:
     assert int(column[0].sum()) == first
     del column, store
     gc.collect()  # a split and its columns know each other
-    assert evict(tsds.open(tmp_path / "s.tsds")).left == 0
+    assert evict(cold).left == 0
 
 
 @linux

@@ -21,16 +21,6 @@ from tensorstore_ds.page_cache.warming import warm, warm_in_background
 MIB = 2**20
 
 
-@pytest.fixture(scope="module")
-def _store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
-    return make_store(tmp_path_factory.mktemp("warming") / "s.tsds")
-
-
-@pytest.fixture
-def store(_store: tsds.Store) -> tsds.Store:
-    return make_cold(_store)
-
-
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PIECE_NBYTES", MIB)
@@ -50,26 +40,26 @@ def warming_threads() -> list[str]:
 
 @linux
 @pytest.mark.parametrize("threads", [1, 3])
-def test_all_is_in_memory_afterwards(store: tsds.Store, threads: int) -> None:
-    assert set(shares(store).values()) == {0.0}
-    total = total_residency(residency(store)).nbytes
-    assert warm(store, threads=threads) == total
+def test_all_is_in_memory_afterwards(cold: tsds.Store, threads: int) -> None:
+    assert set(shares(cold).values()) == {0.0}
+    total = total_residency(residency(cold)).nbytes
+    assert warm(cold, threads=threads) == total
     for _ in range(3):  # a kernel may take single pages back at any time
-        again = warm(store, threads=threads)
+        again = warm(cold, threads=threads)
         if again == 0:
             break
-    assert again == 0 and set(shares(store).values()) == {1.0}
+    assert again == 0 and set(shares(cold).values()) == {1.0}
     assert warming_threads() == []
 
 
 @linux
-def test_pieces_that_are_there_are_skipped(store: tsds.Store, small_steps: None) -> None:
-    image = store.path / "train/00000/image/c/0/0/0/0"
+def test_pieces_that_are_there_are_skipped(cold: tsds.Store, small_steps: None) -> None:
+    image = cold.path / "train/00000/image/c/0/0/0/0"
     with image.open("rb") as file:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no read-ahead
         file.read(4 * MIB)
-    assert warm(store, splits="train", fields="image") == image.stat().st_size - 4 * MIB
-    assert shares(store)["train/image"] == 1.0
+    assert warm(cold, splits="train", fields="image") == image.stat().st_size - 4 * MIB
+    assert shares(cold)["train/image"] == 1.0
 
 
 IMAGES = {"train/image": 0, "val/image": 1, "train/label": 0, "val/label": 0}
@@ -86,50 +76,50 @@ LABELS = {"train/image": 0, "val/image": 0, "train/label": 1, "val/label": 1}
     ],
 )
 def test_a_budget_takes_these_columns(
-    store: tsds.Store, options: dict[str, Any], columns: list[str], expected: dict[str, float]
+    cold: tsds.Store, options: dict[str, Any], columns: list[str], expected: dict[str, float]
 ) -> None:
-    budget = sum(residency(store)[column].nbytes for column in columns)
-    assert warm(store, budget=budget, **options) == budget
-    assert shares(store) == expected
+    budget = sum(residency(cold)[column].nbytes for column in columns)
+    assert warm(cold, budget=budget, **options) == budget
+    assert shares(cold) == expected
 
 
 @linux
-def test_a_budget_is_kept(store: tsds.Store) -> None:
-    assert warm(store, budget=9 * MIB, threads=1) == 9 * MIB
-    found = residency(store)
+def test_a_budget_is_kept(cold: tsds.Store) -> None:
+    assert warm(cold, budget=9 * MIB, threads=1) == 9 * MIB
+    found = residency(cold)
     assert found["train/label"].share == found["val/label"].share == 1
     assert found["val/image"].share == 0
     assert 9 * MIB - 2000 <= (total_residency(found).resident or 0) <= 9 * MIB + 8192  # whole pages
-    assert warm(store, budget=9 * MIB) == 0  # a budget is what is in memory, not what is read
+    assert warm(cold, budget=9 * MIB) == 0  # a budget is what is in memory, not what is read
 
 
 @linux
-def test_without_a_budget_memory_is_the_limit(store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_budget_memory_is_the_limit(cold: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {"machine": 10**12, "/group": 3 * MIB}
     monkeypatch.setattr("tensorstore_ds.page_cache.residency.memory_limits", lambda: limits)
-    assert warm(store) == 3 * MIB
+    assert warm(cold) == 3 * MIB
 
 
-def test_no_budget_is_nothing_to_do(_store: tsds.Store) -> None:
-    assert warm(_store, budget=0) == 0
-    assert warm(_store, splits=[]) == 0
+def test_no_budget_is_nothing_to_do(large_store: tsds.Store) -> None:
+    assert warm(large_store, budget=0) == 0
+    assert warm(large_store, splits=[]) == 0
 
 
-def test_elsewhere_all_is_read(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    total = total_residency(residency(_store)).nbytes
+def test_elsewhere_all_is_read(large_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    total = total_residency(residency(large_store)).nbytes
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.delattr("os.posix_fadvise", raising=False)
-    assert warm(_store, budget=10**9) == total
+    assert warm(large_store, budget=10**9) == total
 
 
 @linux
-def test_what_the_system_does_not_tell_is_read(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_system_does_not_tell_is_read(large_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> int:
         raise PermissionError
 
-    total = total_residency(residency(_store)).nbytes
+    total = total_residency(residency(large_store)).nbytes
     monkeypatch.setattr(module, "resident_nbytes", refuse)
-    assert warm(_store) == total
+    assert warm(large_store) == total
 
 
 # --- progress ---------------------------------------------------------------------------------------------------
@@ -137,11 +127,11 @@ def test_what_the_system_does_not_tell_is_read(_store: tsds.Store, monkeypatch: 
 
 @linux
 @pytest.mark.parametrize("threads", [1, 4])
-def test_progress_only_grows_and_ends_with_all(store: tsds.Store, threads: int, small_steps: None) -> None:
+def test_progress_only_grows_and_ends_with_all(cold: tsds.Store, threads: int, small_steps: None) -> None:
     for _ in ("cold", "warm"):
         events: list[tuple[int, int]] = []
-        warm(store, threads=threads, progress=lambda *event: events.append(event))  # noqa: B023
-        total = total_residency(residency(store)).nbytes
+        warm(cold, threads=threads, progress=lambda *event: events.append(event))  # noqa: B023
+        total = total_residency(residency(cold)).nbytes
         assert {event[1] for event in events} == {total}
         done = [event[0] for event in events]
         assert done == sorted(set(done))
@@ -166,9 +156,9 @@ class Gate:
         self._closed.wait(0.05)
 
 
-def test_stop_in_the_middle(_store: tsds.Store, small_steps: None) -> None:
+def test_stop_in_the_middle(large_store: tsds.Store, small_steps: None) -> None:
     gate = Gate()
-    warming = warm_in_background(_store, progress=gate, threads=2)
+    warming = warm_in_background(large_store, progress=gate, threads=2)
     assert gate.reached.wait(30)
     assert not warming.done and warming.wait(0) is False
     warming.stop()
@@ -179,16 +169,16 @@ def test_stop_in_the_middle(_store: tsds.Store, small_steps: None) -> None:
     assert gate.calls <= 3
 
 
-def test_leaving_the_block_stops(_store: tsds.Store, small_steps: None) -> None:
+def test_leaving_the_block_stops(large_store: tsds.Store, small_steps: None) -> None:
     gate = Gate()
-    with pytest.raises(ZeroDivisionError), warm_in_background(_store, progress=gate) as warming:
+    with pytest.raises(ZeroDivisionError), warm_in_background(large_store, progress=gate) as warming:
         gate.reached.wait(30)
         raise ZeroDivisionError
     assert warming.nbytes_done < warming.nbytes
     assert warming_threads() == []
 
 
-def test_progress_may_stop_it_within_a_piece(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_may_stop_it_within_a_piece(large_store: tsds.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[int] = []
 
     class CountedFile(io.BufferedReader):
@@ -204,7 +194,7 @@ def test_progress_may_stop_it_within_a_piece(_store: tsds.Store, monkeypatch: py
         known.wait(30)
         warming.stop()
 
-    warming = warm_in_background(_store, fields="image", progress=stop)
+    warming = warm_in_background(large_store, fields="image", progress=stop)
     known.set()
     assert warming.wait()
     assert reads in ([MIB], [MIB, MIB])  # one of each thread
@@ -215,8 +205,8 @@ def fail(done: int, total: int) -> None:
     raise LookupError("from a thread")
 
 
-def test_an_error_is_raised_by_wait_and_once(_store: tsds.Store) -> None:
-    with warm_in_background(_store, progress=fail) as warming, pytest.raises(LookupError, match="from a thread"):
+def test_an_error_is_raised_by_wait_and_once(large_store: tsds.Store) -> None:
+    with warm_in_background(large_store, progress=fail) as warming, pytest.raises(LookupError, match="from a thread"):
         warming.wait()
     assert isinstance(warming.error, LookupError)
     assert warming.nbytes_read < warming.nbytes
@@ -224,27 +214,29 @@ def test_an_error_is_raised_by_wait_and_once(_store: tsds.Store) -> None:
 
 
 @pytest.mark.parametrize(("of_block", "error"), [(False, LookupError), (True, ZeroDivisionError)])
-def test_an_error_is_raised_at_the_end_of_the_block(_store: tsds.Store, of_block: bool, error: type[Exception]) -> None:
+def test_an_error_is_raised_at_the_end_of_the_block(
+    large_store: tsds.Store, of_block: bool, error: type[Exception]
+) -> None:
     failed = threading.Event()
 
     def fail_later(done: int, total: int) -> None:
         failed.set()
         raise LookupError("from a thread")
 
-    with pytest.raises(error), warm_in_background(_store, progress=fail_later):
+    with pytest.raises(error), warm_in_background(large_store, progress=fail_later):
         assert failed.wait(30)
         if of_block:
             raise ZeroDivisionError  # it goes first
     assert warming_threads() == []
 
 
-def test_ctrl_c_while_waiting(_store: tsds.Store, monkeypatch: pytest.MonkeyPatch, small_steps: None) -> None:
+def test_ctrl_c_while_waiting(large_store: tsds.Store, monkeypatch: pytest.MonkeyPatch, small_steps: None) -> None:
     def interrupt(self: module.Warming, timeout: float | None = None) -> bool:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(module.Warming, "wait", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        warm(_store, progress=Gate())
+        warm(large_store, progress=Gate())
     assert warming_threads() == []
 
 
@@ -263,19 +255,19 @@ def test_a_file_that_has_become_shorter(cold: bool, tmp_path: Path) -> None:
         warm(store, budget=10**9)
 
 
-def test_wrong_arguments(_store: tsds.Store) -> None:
+def test_wrong_arguments(large_store: tsds.Store) -> None:
     for wrong in ({"budget": -1}, {"threads": 0}, {"splits": "nope"}, {"fields": ["label", "nope"]}):
         with pytest.raises(OptionError):
-            warm_in_background(_store, **wrong)  # type: ignore[arg-type]
+            warm_in_background(large_store, **wrong)  # type: ignore[arg-type]
     assert warming_threads() == []
 
 
-def test_what_has_ended_is_let_go(store: tsds.Store) -> None:
-    with warm_in_background(store) as warming:
+def test_what_has_ended_is_let_go(cold: tsds.Store) -> None:
+    with warm_in_background(cold) as warming:
         assert warming.wait() and warming.done and warming.error is None
-    assert warming.nbytes == warming.nbytes_done == total_residency(residency(store)).nbytes
+    assert warming.nbytes == warming.nbytes_done == total_residency(residency(cold)).nbytes
     warming.stop()  # once more does no harm
-    warming = warm_in_background(store, fields="label")  # nobody has to wait for it
+    warming = warm_in_background(cold, fields="label")  # nobody has to wait for it
     alive = weakref.ref(warming)
     for thread in warming._threads:
         thread.join()
@@ -283,7 +275,7 @@ def test_what_has_ended_is_let_go(store: tsds.Store) -> None:
     assert alive() is None
 
 
-def test_the_interpreter_ends_without_reading_the_rest(_store: tsds.Store) -> None:
+def test_the_interpreter_ends_without_reading_the_rest(large_store: tsds.Store) -> None:
     program = f"""
 import atexit, threading
 import tensorstore_ds as tsds
@@ -299,7 +291,7 @@ def progress(done, total):
 def tell():
     print(handle.done, 0 < handle.nbytes_done < handle.nbytes)
 
-handle = warming.warm_in_background(tsds.open({str(_store.path)!r}), progress=progress)
+handle = warming.warm_in_background(tsds.open({str(large_store.path)!r}), progress=progress)
 reached.wait()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
