@@ -147,16 +147,14 @@ def test_every_stage_gets_the_batches_of_a_loop(parts: Path) -> None:
     assert model.seen["val"] == looped(parts, "val")
 
 
-def test_a_store_without_a_split_for_validation_trains(path: Path) -> None:
-    model = recorder()
-    trainer(max_epochs=1).fit(model, module_of(path, 8))
-    assert model.seen == {"train": looped(path, shuffle=True), "val": [], "test": []}
-
-
 def test_epochs_differ_where_loaders_are_made_again(path: Path) -> None:
     model = recorder()
     trainer(max_epochs=3, reload_dataloaders_every_n_epochs=1).fit(model, module_of(path, 8))
-    assert model.seen["train"] == looped(path, epochs=3, shuffle=True)
+    assert model.seen == {
+        "train": looped(path, epochs=3, shuffle=True),
+        "val": [],
+        "test": [],
+    }  # there is no other split
 
 
 def test_weights_draw_samples(path: Path) -> None:
@@ -193,8 +191,10 @@ def test_plans_and_batch_transforms_have_the_results_of_a_loop(parts: Path) -> N
     assert batch["image"].shape[1:] == (3, 2, 2) and batch["image"].dtype == torch.uint8
 
 
-@pytest.mark.parametrize("step", [2, 3, 4])  # within an epoch, at its end, within the next one
-@pytest.mark.parametrize("how", ["loader", "module", "weighted module"])
+@pytest.mark.parametrize(
+    ("how", "step"),  # within an epoch, at its end, within the next one
+    [*(("loader", step) for step in (2, 3, 4)), ("module", 3), ("module", 4), ("weighted module", 2)],
+)
 def test_goes_on_at_the_very_next_batch(path: Path, tmp_path: Path, step: int, how: str) -> None:
     from lightning.pytorch.callbacks import ModelCheckpoint
 

@@ -96,7 +96,7 @@ TABLE: list[tuple[Any, Any, int]] = [
 
 
 @pytest.mark.parametrize(("transform", "same", "levels"), TABLE, ids=lambda each: getattr(each, "_get_name", str)())
-@pytest.mark.parametrize("size", [(1, 1), (5, 9), (9, 12), (28, 28), (224, 224)])
+@pytest.mark.parametrize("size", [(1, 1), (5, 9), (9, 12), (224, 224)])
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_images_are_changed_as_torchvision_does(

@@ -6,26 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
 
+from small_stores import tsds
 from tensorstore_ds.annex.measuring import BenchOptions
 from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Way
 from tensorstore_ds.errors import OptionError
-from tsds_cli.annex import measure as command
-from tsds_cli.messages import failure_of
-
-
-def run(*arguments: object) -> Result:
-    """As the group runs it: what a user can cause is one line."""
-    result = CliRunner().invoke(command.bench, [str(a) for a in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        failure = failure_of(result.exception)
-        if failure is None:
-            raise result.exception
-    return result
-
-
-# --- without measuring -----------------------------------------------------------------------------------------------
 
 
 def comparison(**changes: Any) -> Comparison:
@@ -52,27 +37,27 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 def test_what_is_shown(asked: list[Any], tmp_path: Path) -> None:
-    shown = run("s.tsds", "--out", tmp_path).stdout
+    shown = tsds("bench", "s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  files, 0 workers +4.0 s +250 +1.0 +500 MB$", shown, re.MULTILINE)
     assert re.search(r"^  ours +- +- +- +-$", shown, re.MULTILINE)
     assert "loading, batch 100, ours: not measured, it broke" in shown
     wrong = Way("store", "ours", "store", 0, True, delivered="990 samples, the store has 1,000", correct=False)
     asked[0] = comparison(ways=[wrong], cells=[], notes=["training was not measured: it was left out"])
-    shown = run("s.tsds", "--out", tmp_path).stdout
+    shown = tsds("bench", "s.tsds", "--out", tmp_path).stdout
     assert re.search(r"^  ours +990 samples, the store has 1,000$", shown, re.MULTILINE)
     assert "training was not measured: it was left out" in shown
     found = Cell("store", "load", 100, 4.0, (4.0, 4.0), 250.0, 1.0, 5 * 10**8, 10**9)
     asked[0] = comparison(device="NVIDIA H200", cells=[found])
-    shown = run("s.tsds", "--out", tmp_path).stdout
+    shown = tsds("bench", "s.tsds", "--out", tmp_path).stdout
     assert re.search(r"memory +GPU memory$", shown, re.MULTILINE)
     assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB$", shown, re.MULTILINE)
 
 
 def test_json_and_ctrl_c(asked: list[Any], tmp_path: Path) -> None:
-    done = run("s.tsds", "--out", tmp_path, "--json")
+    done = tsds("bench", "s.tsds", "--out", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads((tmp_path / "bench.json").read_text()) == asked[0].as_data()
     asked[0] = comparison(interrupted=True)
-    done = run("s.tsds", "--out", tmp_path)
+    done = tsds("bench", "s.tsds", "--out", tmp_path)
     assert done.exit_code == 130
     assert "interrupted; what was measured until then is written" in done.stderr
     assert json.loads((tmp_path / "bench.json").read_text())["interrupted"] is True
@@ -87,11 +72,11 @@ def test_a_failure_leaves_no_new_folder(is_there: bool, tmp_path: Path, monkeypa
     folder = tmp_path / "made"
     if is_there:
         folder.mkdir()
-    assert run("s.tsds", "--out", folder).exit_code == 1
+    assert tsds("bench", "s.tsds", "--out", folder).exit_code == 1
     assert folder.exists() == is_there
 
 
 def test_the_folder_is_named_after_the_store(asked: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run("/data/s.tsds").exit_code == 0
+    assert tsds("bench", "/data/s.tsds").exit_code == 0
     assert (tmp_path / "s.tsds.bench" / "bench.json").exists()

@@ -19,7 +19,7 @@ from tsds_cli.annex.training import _line
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A trained run; `source` beside it has the images."""
     folder = tmp_path_factory.mktemp("predict")
-    trained(labelled(folder), folder / "run", epochs=16, learning_rate=5e-3, augment="none")
+    trained(labelled(folder), folder / "run", epochs=3, learning_rate=5e-3, augment="none")
     return folder
 
 

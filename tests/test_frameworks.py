@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +14,7 @@ import torch
 import tensorstore_ds as tsds
 from small_stores import ROOT
 from stores import detections, store_of
+from training_stores import finished, torchrun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,16 +122,7 @@ def test_accelerate_iterates_a_loader_as_it_is(dataset: tsds.StoreDataset, tmp_p
 @pytest.fixture(scope="module")
 def ranks(path: Path) -> list[dict[str, list[int]]]:
     """What two processes that torchrun started saw: by name, the rows of each."""
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
-    run = subprocess.run(
-        [*torchrun, str(ROOT / "tests" / "two_ranks.py"), str(path), "torch", *FRAMEWORKS],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
-        capture_output=True,
-        text=True,
-        timeout=110,
-    )
-    assert run.returncode == 0, run.stderr
+    finished(torchrun(ROOT / "tests" / "two_ranks.py", path, "torch", *FRAMEWORKS))
     return [json.loads(path.with_name(f"rank{rank}.json").read_text("utf-8")) for rank in range(2)]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from torchvision.ops import box_iou
 
 import tensorstore_ds as tsds
 from detection_stores import CLASSES, shape_store, shapes
-from small_stores import ROOT, tsds as command
+from small_stores import tsds as command
 from stores import Samples
 from tensorstore_ds.annex.training import tasks
 from tensorstore_ds.annex.training.coco_map import Precision, coco_map
@@ -29,7 +28,7 @@ from tensorstore_ds.annex.training.learner import Learner
 from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
 from tensorstore_ds.annex.training.tasks import Detection
 from tensorstore_ds.errors import OptionError, TrainingStopped
-from training_stores import load_history, one_line, trained as run_of
+from training_stores import finished, load_history, one_line, torchrun, trained as run_of
 
 pytest.importorskip("pycocotools")
 
@@ -236,15 +235,7 @@ def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(tmp_path: Pat
     trained(tmp_path / "s.tsds", tmp_path / "one", batch_size=8, **changes)
     flags = ["--image-size", "64", "--epochs", "2", "--batch-size", "4", "--device", "cpu", "--augment", "none"]
     flags += ["--lr", "1e-3", "--optimizer", "sgd", "--torch-threads", "1"]
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [*torchrun, "-m", "tsds_cli", "train", str(tmp_path / "s.tsds"), "--out", str(tmp_path / "two"), *flags],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
+    finished(torchrun("-m", "tsds_cli", "train", tmp_path / "s.tsds", "--out", tmp_path / "two", *flags))
     first, second = weights(tmp_path / "one"), weights(tmp_path / "two")
     for name in first:
         if "running_var" not in name and "num_batches" not in name:  # a variance is that of a sample of another size

@@ -15,7 +15,7 @@ from stores import store_of
 from tensorstore_ds.annex.training.augmentation import eval_plan, normalize, train_plan
 from tensorstore_ds.annex.training.data import image_shape, task_of
 from tensorstore_ds.loading.augment.fitting import Resize
-from training_stores import small
+from training_stores import small, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -51,20 +51,14 @@ def store(request: pytest.FixtureRequest, source: Path, tmp_path_factory: pytest
     return path
 
 
-def train(store: Path, out: Path, notes: list[str] | None = None, **changes: Any) -> tsds.training.TrainReport:
-    listeners = tsds.training.Listeners(note=(notes if notes is not None else []).append)
-    options = {"image_size": (24, 24), "learning_rate": 5e-3, **changes}
-    report = tsds.train(store, small(**options), out=out, listeners=listeners)
-    assert report is not None
-    return report
+OPTIONS: dict[str, Any] = {"image_size": (24, 24), "learning_rate": 5e-3}
 
 
 @pytest.mark.slow
 @pytest.mark.drawn(1)
 def test_a_model_learns_and_predicts_files_as_it_was_evaluated(store: Path, source: Path, tmp_path: Path) -> None:
-    notes: list[str] = []
     keeps_files = store.name == "auto.tsds"
-    report = train(store, tmp_path / "run", notes, epochs=20 if keeps_files else 2, augment="light")
+    report, notes = trained(store, tmp_path / "run", **OPTIONS, epochs=20 if keeps_files else 2, augment="light")
     assert report.best["accuracy"] > (0.9 if keeps_files else 0.0)
     line = "images of 24x30 to 64x48 are decoded to 24x24 by Resize and RandomCrop; those that are evaluated by Resize"
     assert [note for note in notes if "decoded" in note] == [f"{line}; choose a size with `image_size`"]
@@ -117,7 +111,7 @@ def test_gray_files_among_those_in_color(tmp_path: Path) -> None:
             pixels.append(np.asarray(image.convert("RGB")).reshape(-1, 3) / 255)
     every = np.concatenate(pixels)
     np.testing.assert_allclose((found.mean, found.std), (every.mean(0), every.std(0)), atol=1e-9)
-    train(tmp_path / "s.tsds", tmp_path / "run", epochs=1, batch_size=4)
+    trained(tmp_path / "s.tsds", tmp_path / "run", **OPTIONS, epochs=1, batch_size=4)
     said = list(tsds.predict(tmp_path / "run" / "best.pt", sorted((tmp_path / "source").rglob("*.jpg"))))
     assert len(said) == 12
 
@@ -142,7 +136,7 @@ def test_keypoints_follow_the_plan_and_are_predicted_in_pixels_of_the_image(tmp_
             torch.testing.assert_close(places, torch.tensor([[0.5, 0.25]]).expand(6, 2))
         else:
             assert len(places.unique(dim=0)) > 1, "each image has a part of its own"
-    train(store.path, tmp_path / "run", epochs=1, batch_size=3)
+    trained(store.path, tmp_path / "run", **OPTIONS, epochs=1, batch_size=3)
     paths = []
     for row, sample in enumerate(samples):
         paths.append(tmp_path / f"{row}.png")

@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-import tensorstore_ds as tsds
-from small_stores import ROOT
 from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
-from training_stores import labelled, load_history, names, small
+from training_stores import finished, labelled, load_history, names, torchrun, trained
 from waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.drawn(3, of="ranks")]
@@ -35,28 +33,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return labelled(tmp_path_factory.mktemp("ranks"), train=64, test=21)  # an odd number for two ranks to evaluate
 
 
-def torchrun(store: Path, out: Path, *flags: str, ranks: int = 2) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
-    return subprocess.Popen(
-        [*command, "-m", "tsds_cli", "train", str(store), "--out", str(out), *FLAGS, *flags],
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def finished(process: subprocess.Popen[str]) -> tuple[str, str]:
-    output, errors = process.communicate(timeout=100)
-    assert process.returncode == 0, errors
-    return output, errors
-
-
-def alone(store: Path, out: Path, **changes: Any) -> tsds.training.TrainReport:
-    report = tsds.train(store, small(epochs=2, **changes), out=out)
-    assert report is not None
-    return report
+def started(store: Path, out: Path, *flags: str, ranks: int = 2) -> subprocess.Popen[str]:
+    return torchrun("-m", "tsds_cli", "train", store, "--out", out, *FLAGS, *flags, ranks=ranks)
 
 
 def close(a: Path, b: Path) -> None:
@@ -73,8 +51,8 @@ def close(a: Path, b: Path) -> None:
 
 def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(store: Path, tmp_path: Path) -> None:
     """So that gradients are averaged, no sample is seen twice or never, and metrics are reduced right."""
-    output, _ = finished(torchrun(store, tmp_path / "two", "--batch-size", "4", "--accumulate", "2"))
-    alone(store, tmp_path / "one", batch_size=16)
+    output = finished(started(store, tmp_path / "two", "--batch-size", "4", "--accumulate", "2"))
+    trained(store, tmp_path / "one", epochs=2, batch_size=16)
     close(tmp_path / "one", tmp_path / "two")
     for one, two in zip(load_history(tmp_path / "one"), load_history(tmp_path / "two"), strict=True):
         assert two.train == pytest.approx(one.train, rel=1e-3)
@@ -87,14 +65,14 @@ def test_a_preempted_run_goes_on(store: Path, tmp_path: Path) -> None:
     """SIGTERM to torchrun, as a cluster sends it: all ranks end between the same two steps."""
     flags = ("--batch-size", "2", "--augment", "none")
     out = tmp_path / "stopped"
-    process = torchrun(store, out, *flags)
+    process = started(store, out, *flags)
     wait_for((out / "last.pt").exists, 60)
     process.send_signal(signal.SIGTERM)
     output, errors = process.communicate(timeout=60)
     if process.returncode:  # else it was over before
         assert "stopped in epoch" in errors, output + errors
-    finished(torchrun(store, out, *flags, "--resume"))
-    alone(store, tmp_path / "whole", batch_size=4, augment="none")
+    finished(started(store, out, *flags, "--resume"))
+    trained(store, tmp_path / "whole", epochs=2, batch_size=4, augment="none")
     close(tmp_path / "whole", out)
     assert [r.epoch for r in load_history(out)] == [1, 2]
 
@@ -135,7 +113,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path,
     seen = state["batch"] * before
     assert (state["ranks"], int(state["tally"]["samples"])) == (before, seen)
     epochs = changed_epochs(out, state["epoch"] + 1)  # to see the end of this one
-    output, _ = finished(torchrun(store, out, *flags[:-1], str(epochs), "--resume", ranks=after))
+    output = finished(started(store, out, *flags[:-1], str(epochs), "--resume", ranks=after))
     left = math.ceil((64 - seen) / after)
     assert f"goes on in epoch {epochs} after 0 of {left} batches" in output
     ended = torch.load(out / "last.pt", weights_only=True)
@@ -147,7 +125,7 @@ def test_a_run_goes_on_with_another_number_of_ranks(store: Path, tmp_path: Path,
 def stopped_within_an_epoch(store: Path, out: Path, *flags: str, ranks: int) -> dict[str, Any]:
     """The checkpoint of a run that was stopped by a signal, neither at the end of an epoch nor while it evaluated."""
     for attempt in range(16):
-        process = torchrun(store, out, *flags, *(["--resume"] if attempt else []), ranks=ranks)
+        process = started(store, out, *flags, *(["--resume"] if attempt else []), ranks=ranks)
         before = (out / "last.pt").stat().st_mtime_ns if attempt else 0
         last = out / "last.pt"
         wait_for(lambda last=last, before=before: last.exists() and last.stat().st_mtime_ns != before, 60)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torchvision.models.vision_transformer import EncoderBlock
 
 import tensorstore_ds as tsds
+from small_stores import ROOT
 from stores import store_of
 from tensorstore_ds.annex.training.history import EpochRecord, parse_lines
 from tensorstore_ds.errors import TsdsError
@@ -118,6 +121,26 @@ def one_line(error: TsdsError) -> str:
 def names(folder: Path) -> Sequence[str]:
     """What is in a folder."""
     return sorted(path.name for path in folder.iterdir())
+
+
+def torchrun(*words: object, ranks: int = 2) -> subprocess.Popen[str]:
+    """A module or a script that torchrun starts once for each rank, on the CPU."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    search = os.pathsep.join([str(ROOT), str(ROOT / "cli")])
+    return subprocess.Popen(
+        [*command, *map(str, words)],
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": search},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> str:
+    """The output of a process that ends well."""
+    output, errors = process.communicate(timeout=200)
+    assert process.returncode == 0, errors
+    return output
 
 
 @contextmanager
