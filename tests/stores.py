@@ -91,6 +91,14 @@ def store_of(path: Path, samples: Sequence[Any], classes: Sequence[str] = (), **
     return tsds.open(path)
 
 
+def numbered(
+    path: Path, rows: int, shape: tuple[int, ...] = (8, 6, 3), *, classes: int = 2, **options: Any
+) -> tsds.Store:
+    """A store of images that are filled with their row. The label is the row modulo `classes`: a, b, ..."""
+    samples = [{"image": np.full(shape, row, np.uint8), "label": row % classes} for row in range(rows)]
+    return store_of(path, samples, "abcdefg"[:classes], **options)
+
+
 def smart_store(path: Path, samples: Any, **options: Any) -> Path:
     """A store of the encoding ``smart``, which only earlier versions wrote: every second image is a PGM or PPM file."""
     real, number = Jpeg.encode_whole, count()

@@ -25,7 +25,7 @@ from torch.utils.data import RandomSampler, Sampler, SubsetRandomSampler, Weight
 from torch.utils.data.distributed import DistributedSampler
 
 import tensorstore_ds as tsds
-from stores import png_bytes, store_of
+from stores import numbered, png_bytes, store_of
 from tensorstore_ds.reading.mirror_file import pool
 from waiting import wait_for
 
@@ -35,8 +35,7 @@ BATCHES = -(-ROWS // BATCH)
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("feed") / "s.tsds", samples, list("abcdefg"), shard_nbytes=40 * 144).path
+    return numbered(tmp_path_factory.mktemp("feed") / "s.tsds", ROWS, classes=7, shard_nbytes=40 * 144).path
 
 
 @pytest.fixture

@@ -7,13 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import tensorstore_ds as tsds
 from small_stores import ROOT
-from stores import detections, store_of
+from stores import detections, numbered, store_of
 from training_stores import finished, torchrun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,10 +28,7 @@ PREPARED = "prepared", "prepared, split batches", "prepared, dispatched"
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store whose images are filled with their row, so that every batch tells what it is of."""
-    path = tmp_path_factory.mktemp("frameworks") / "rows.tsds"
-    samples = [{"image": np.full((4, 5, 3), row, np.uint8), "label": row % 3} for row in range(ROWS)]
-    store_of(path, samples, classes=["a", "b", "c"])
-    return path
+    return numbered(tmp_path_factory.mktemp("frameworks") / "rows.tsds", ROWS, (4, 5, 3), classes=3).path
 
 
 @pytest.fixture

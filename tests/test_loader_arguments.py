@@ -16,7 +16,7 @@ from torch.utils import data
 from torchvision.transforms import v2
 
 import tensorstore_ds as tsds
-from stores import detections, store_of
+from stores import detections, numbered, store_of
 from tensorstore_ds.loading.collate import COLLATES
 
 ROWS = 12
@@ -24,8 +24,7 @@ ROWS = 12
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    samples = [{"image": np.full((6, 5), i, np.uint8), "label": i % 3} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b", "c"]).path
+    return numbered(tmp_path_factory.mktemp("labelled") / "s.tsds", ROWS, (6, 5), classes=3).path
 
 
 @pytest.fixture(scope="module")

@@ -7,11 +7,10 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
-from stores import store_of
+from stores import numbered
 from tensorstore_ds.loading import crew, epoch as epochs, feed
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import DevicePrefetcher, IdleTime
@@ -23,8 +22,7 @@ ROWS, NAP = 24, 0.004
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 7} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("l") / "s.tsds", samples, list("abcdefg")).path
+    return numbered(tmp_path_factory.mktemp("l") / "s.tsds", ROWS).path
 
 
 def slowly(sample):

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
-from stores import Samples, store_of
+from stores import Samples, numbered, store_of
 from tensorstore_ds.reading.mapping import Maps, map_array
 
 SHARDS = 24
@@ -68,8 +68,7 @@ def test_a_map_keeps_no_descriptor_and_ends_with_its_array(tmp_path: Path) -> No
 
 @pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="limits open files")
 def test_a_store_may_have_more_arrays_than_files_can_be_open(tmp_path: Path) -> None:
-    samples = [{"image": np.full((4, 4, 3), i, np.uint8), "label": i % 2} for i in range(SHARDS)]
-    store = store_of(tmp_path / "s.tsds", samples, ["a", "b"], shard_nbytes=1)
+    store = numbered(tmp_path / "s.tsds", SHARDS, (4, 4, 3), shard_nbytes=1)
     assert len(list((store.path / "train").glob("0*"))) == SHARDS
     words = [sys.executable, "-c", FEW_FILES, store.path]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=110)
@@ -134,8 +133,7 @@ def few_maps(monkeypatch: pytest.MonkeyPatch) -> Maps:
 
 def sharded(path: Path, rows: int = 2 * SHARDS) -> tsds.Store:
     """A store of one shard for each sample, whose images have the value of the row."""
-    samples = [{"image": np.full((4, 4, 3), i, np.uint8), "label": i % 3} for i in range(rows)]
-    return store_of(path, samples, ["a", "b", "c"], shard_nbytes=1)
+    return numbered(path, rows, (4, 4, 3), classes=3, shard_nbytes=1)
 
 
 def maps_of(path: Path) -> int:

@@ -12,7 +12,7 @@ import pytest
 
 import tensorstore_ds as tsds
 from cold_stores import linux
-from stores import store_of
+from stores import numbered
 from tensorstore_ds.annex.measuring import measure_loading as module
 from tensorstore_ds.annex.measuring.diagnosis_results import Run, Settings, TransformRun
 from tensorstore_ds.annex.measuring.measure_loading import (
@@ -39,8 +39,7 @@ TRAIN = [("train", "image"), ("train", "label")]
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
+    return numbered(tmp_path_factory.mktemp("d") / "s.tsds", ROWS).path
 
 
 # --- the GIL ----------------------------------------------------------------------------------------------------

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import pytest
 import torch
 
-from stores import store_of
+from stores import numbered
 from tensorstore_ds.annex.measuring.measure_training import (
     Student,
     fitting_batch,
@@ -22,8 +21,7 @@ ROWS = 22
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    samples = [{"image": np.full((8, 6, 3), i, np.uint8), "label": i % 2} for i in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("d") / "s.tsds", samples, ["ant", "bee"]).path
+    return numbered(tmp_path_factory.mktemp("d") / "s.tsds", ROWS).path
 
 
 # --- models -----------------------------------------------------------------------------------------------------

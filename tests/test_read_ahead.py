@@ -18,7 +18,7 @@ from hypothesis import given, strategies as st
 
 import tensorstore_ds as tsds
 from cold_stores import linux, make_cold
-from stores import store_of
+from stores import numbered, store_of
 from tensorstore_ds.loading.loader import DataLoader
 from tensorstore_ds.page_cache import residency, shortage
 from tensorstore_ds.page_cache.residency import data_files
@@ -32,14 +32,9 @@ MIB = 1024**2
 ROWS, ROW = 60, 256 * 256 * 3
 
 
-def make(path: Path) -> tsds.Store:
-    samples = [{"image": np.full((256, 256, 3), row, np.uint8), "label": row % 2} for row in range(ROWS)]
-    return store_of(path, samples, ["ant", "bee"])
-
-
 @pytest.fixture(scope="module")
 def _store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
-    return make(tmp_path_factory.mktemp("ahead") / "s.tsds")
+    return numbered(tmp_path_factory.mktemp("ahead") / "s.tsds", ROWS, (256, 256, 3))
 
 
 @pytest.fixture
@@ -222,7 +217,7 @@ def resident_nbytes(store: tsds.Store) -> int:
 
 
 def test_of_a_mixture(store: tsds.Store, memory: Any, tmp_path: Path) -> None:
-    other = make_cold(make(tmp_path / "other.tsds"))
+    other = make_cold(numbered(tmp_path / "other.tsds", ROWS, (256, 256, 3)))
     memory(20 * MIB)  # each of them fits alone
     mixed = tsds.MixedDataset([tsds.StoreDataset(store), tsds.StoreDataset(other)], fields=["image"])
     rows: list[int] = []

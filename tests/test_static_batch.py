@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import tensorstore_ds as tsds
-from stores import detections, store_of
+from stores import detections, numbered, store_of
 from tensorstore_ds.loading.static_batch import StaticBatch
 
 ROWS, BATCH = 12, 4
@@ -25,8 +24,7 @@ HOW: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    samples = [{"image": np.full((6, 5, 3), row, np.uint8), "label": row % 3} for row in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b", "c"]).path
+    return numbered(tmp_path_factory.mktemp("labelled") / "s.tsds", ROWS, (6, 5, 3), classes=3).path
 
 
 @pytest.fixture(scope="module")

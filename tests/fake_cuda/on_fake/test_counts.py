@@ -15,7 +15,7 @@ import torch
 
 import tensorstore_ds as tsds
 from fake_cuda.runtime import contexts, count, counted, is_fake
-from stores import store_of
+from stores import numbered, store_of
 
 ROWS, BATCH = 64, 16
 EPOCHS = 20
@@ -24,8 +24,7 @@ EPOCHS = 20
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled images, each of one value."""
-    samples = [{"image": np.full((64, 64, 3), row, np.uint8), "label": row % 2} for row in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b"]).path
+    return numbered(tmp_path_factory.mktemp("labelled") / "s.tsds", ROWS, (64, 64, 3)).path
 
 
 @pytest.fixture(scope="module")

@@ -6,13 +6,12 @@ import os
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import tensorstore_ds as tsds
 from fake_cuda.runtime import counted
-from stores import store_of
+from stores import numbered
 from tensorstore_ds.loading.static_batch import StaticBatch
 
 ROWS, BATCH = 64, 16
@@ -27,8 +26,7 @@ WAYS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Labelled images, each of one value."""
-    samples = [{"image": np.full((64, 64, 3), row, np.uint8), "label": row % 2} for row in range(ROWS)]
-    return store_of(tmp_path_factory.mktemp("labelled") / "s.tsds", samples, ["a", "b"]).path
+    return numbered(tmp_path_factory.mktemp("labelled") / "s.tsds", ROWS, (64, 64, 3)).path
 
 
 def values_of(loader: tsds.DataLoader[Any]) -> tuple[list[int], set[int]]:
