@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,10 @@ RNG = np.random.default_rng(7)
 IMAGES = {split: RNG.integers(0, 256, (rows, 12, 10, 3), np.uint8) for split, rows in ROWS.items()}
 
 
-@pytest.fixture(params=["memmap", "zarr"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+@pytest.fixture(scope="module", params=["memmap", "zarr"])
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three splits with labels, objects and keys, the first one in several shards."""
-    path = tmp_path / "s.tsds"
+    path = tmp_path_factory.mktemp("made") / "s.tsds"
     with tsds.Writer(path, classes=CLASSES, layout=request.param, shard_nbytes=1500) as writer:
         for split, images in IMAGES.items():
             for i, image in enumerate(images):
@@ -30,6 +31,11 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
                 values = {"boxes": boxes, "labels": np.zeros(len(boxes), np.int64)}
                 writer.append(split, image=image, label=i % 2, **values, key=f"{split}/{i}.png")
     return path
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "s.tsds"))
 
 
 def numbers(dtype: str, shape: tuple[int, ...] = ()) -> dict[str, NDArray[Any]]:
@@ -322,7 +328,7 @@ def test_append_gives_unknown_values_to_new_samples(store: Path, tmp_path: Path)
 # --- dropping -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
+@pytest.mark.parametrize("made", ["memmap"], indirect=True)
 def test_dropped_files_are_gone(store: Path) -> None:
     known = data_inodes(tsds.open(store), "image")
     tsds.editing.add_fields(store, {"embedding": np.ones((15, 1000)), "loss": np.ones(15)})
@@ -425,7 +431,7 @@ ZEROS = np.zeros(15)
         ({"p": [{"scores": [1]}] * 15}, {}, "expected objects with boxes or keypoints"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
+@pytest.mark.parametrize("made", ["memmap"], indirect=True)
 def test_what_cannot_be_a_field(store: Path, fields: Any, options: Any, message: str) -> None:
     before = inodes(store)
     with pytest.raises(tsds.OptionError) as caught:
@@ -435,7 +441,7 @@ def test_what_cannot_be_a_field(store: Path, fields: Any, options: Any, message:
     assert inodes(store) == before
 
 
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
+@pytest.mark.parametrize("made", ["memmap"], indirect=True)
 def test_other_values_of_some_splits_are_refused(store: Path) -> None:
     tsds.editing.add_fields(store, {"x": {"train": np.zeros((9, 2), np.float32)}})
     message = "x: expected values of all splits, or float32 2 as in train, test, found float64."
@@ -460,7 +466,7 @@ def test_a_full_disk_leaves_the_store_as_it_was(store: Path, monkeypatch: pytest
 # --- what the rest of the library does with them ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
+@pytest.mark.parametrize("made", ["memmap"], indirect=True)
 def test_they_are_fields_like_any_other(store: Path, tmp_path: Path) -> None:
     loss = np.arange(15, dtype=np.float32)
     tsds.editing.add_fields(store, {"loss": loss, "embedding": np.ones((15, 4), np.float32)})
@@ -480,7 +486,7 @@ def test_they_are_fields_like_any_other(store: Path, tmp_path: Path) -> None:
     assert tsds.open(tmp_path / "both.tsds")["train"]["loss"][9:].tolist() == [5, 7]
 
 
-@pytest.mark.parametrize("store", ["memmap"], indirect=True)
+@pytest.mark.parametrize("made", ["memmap"], indirect=True)
 def test_an_export_counts_second_labels_and_objects_as_left_out(store: Path, tmp_path: Path) -> None:
     rows = [{"boxes": [[1, 1, 4, 4]], "labels": [0]}] * 15
     tsds.editing.add_fields(store, {"prediction": [0] * 15, "predictions": rows}, classes={"prediction": CLASSES})

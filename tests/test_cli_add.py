@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,19 @@ ROWS = {"train": 5, "val": 3}
 KEYS = [f"{split}/{i}.png" for split, rows in ROWS.items() for i in range(rows)]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    path = tmp_path / "s.tsds"
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("made") / "s.tsds"
     rng = np.random.default_rng(0)
     with tensorstore_ds.Writer(path, shard_nbytes=200) as writer:
         for key in KEYS:
             writer.append(key.split("/")[0], image=rng.integers(0, 256, (8, 8, 1), np.uint8), key=key)
     return path
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(made, tmp_path / "s.tsds"))
 
 
 def field(store: Path, name: str) -> list[Any]:

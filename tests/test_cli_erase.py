@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,18 @@ from small_stores import class_folders, tsds as command, voc
 from tensorstore_ds.annex.editing import in_place
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
-    root = class_folders(tmp_path / "photos", "cat", "dog", count=4)
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of images, and their store."""
+    folder = tmp_path_factory.mktemp("made")
     options = tsds.ConvertOptions(workers=0, shard_nbytes=1, split_into={"train": 0.75, "val": 0.25})
-    tsds.convert(root, tmp_path / "s.tsds", options)
+    tsds.convert(class_folders(folder / "photos", "cat", "dog", count=4), folder / "s.tsds", options)
+    return folder
+
+
+@pytest.fixture
+def store(made: Path, tmp_path: Path) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path / "s.tsds"
 
 

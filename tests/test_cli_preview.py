@@ -10,13 +10,14 @@ from PIL import Image
 from small_stores import image_field, tsds, write_store
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Row r of train is all of gray value 10 * r, of val 200 + r."""
     train = np.broadcast_to((np.arange(20, dtype=np.uint8) * 10)[:, None, None, None], (20, 8, 8, 1)).copy()
     val = np.broadcast_to((np.arange(3, dtype=np.uint8) + 200)[:, None, None, None], (3, 8, 8, 1)).copy()
     fields = {"image": image_field(train)}
-    return write_store(tmp_path / "s", fields, ("val", 3, {"image": val}), ("train", 20, {"image": train}))
+    folder = tmp_path_factory.mktemp("preview")
+    return write_store(folder / "s", fields, ("val", 3, {"image": val}), ("train", 20, {"image": train}))
 
 
 def drawn(path: Path, values: Any) -> list[int]:
