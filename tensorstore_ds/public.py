@@ -27,9 +27,10 @@ def attach(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], li
     rooms = {room: f"{where}.{room}" for room, where in places.items() if where in (name, f"{name}.annex")}
 
     def moved(key: str) -> str:
-        """Where a name is instead, as a sentence; empty if it is nowhere."""
-        found = [] if key.startswith("_") else [room for room in rooms if key in load(room).__all__]
-        return f"there is no {name}.{key}. Write {name}.{found[0]}.{key}" if found else ""
+        """Where a name, or that of a command such as `merge`, is instead, as a sentence; empty if it is nowhere."""
+        wanted = () if key.startswith("_") else (key, f"{key}_store", f"{key}_stores", f"{key}_fields")
+        found = [f"{name}.{room}.{each}" for each in wanted for room in rooms if each in load(room).__all__]
+        return f"there is no {name}.{key}. Write {found[0]}" if found else ""
 
     def load(key: str) -> Any:
         if key not in places:

@@ -36,6 +36,21 @@ def test_names_that_are_in_a_room_are_said_to_be_there(room: str, name: str) -> 
     assert exec(f"from tensorstore_ds.{room} import {name}", {}) is None  # noqa: S102
 
 
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        *((command, f"{command}_store") for command in ("filter", "split", "sample", "relabel")),
+        *(("merge", "merge_stores"), ("compare", "compare_stores"), ("add", "add_fields"), ("drop", "drop_fields")),
+    ],
+)
+def test_commands_that_have_a_longer_name_in_python(command: str, name: str) -> None:
+    with pytest.raises(
+        AttributeError, match=rf"there is no tensorstore_ds\.{command}\. Write tensorstore_ds\.editing\.{name}$"
+    ):
+        getattr(tsds, command)
+    assert callable(getattr(tsds.editing, name))
+
+
 def test_unknown_names() -> None:
     with pytest.raises(AttributeError, match="module 'tensorstore_ds' has no attribute 'nothing'"):
         _ = tsds.nothing  # type: ignore[attr-defined]
