@@ -133,10 +133,13 @@ class Trials:
             yield "success was told, but not all is new"
         is_pull = self._case.words[1] == "pull"
         is_unsynced = "whole, but its folder could not be synced" in result.text
-        is_reading = self._fault.counted & Class.READS and result.what.partition(" ")[2].startswith(f"./{out.name}/")
+        where = result.what.partition(" ")[2]
+        is_reading = self._fault.counted & Class.READS and f"{where}/".startswith(f"./{out.name}/")  # what it has made
         is_left = (self._case.erases or is_pull) and "from the store, but their old files" in result.text
         if result.outcome == "refused" and is_new and not is_unsynced and not is_reading and not is_left:
             yield f"failure was told, but all is new: {result.last_line}"
+        if is_new and new != old and "Nothing was changed" in result.text:
+            yield f"all is new, and this was told: {result.last_line}"
         left = sorted(name for name in found.keys() - stands.keys() if not _is_named(name, out, result.text))
         work = f"{out.name}.partial" if is_pull else f"{out.name}.append"
         parts = ("plan.json",) if is_pull else ("new.partial", "known.partial")

@@ -28,7 +28,7 @@ from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, image_of
 from tensorstore_ds.format.schema import NAME
 from tensorstore_ds.options import refusal, shortened, unknown_name
-from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.verification import image_sizes
 
 #: Names that mean something else in a store or in a condition.
@@ -152,9 +152,9 @@ def run_add(
         fields = {**own, **{name: new for name, (new, _) in made.items()}}
         changes = Changes(given={name: given for name, (_, given) in made.items()})
         step = {"command": "add", "fields": list(made), **details}
-        InPlace(opened, fields, changes, notify).run(step)
+        manifest = InPlace(opened, fields, changes, notify).run(step)
         described = {name: new.describe() for name, (new, _) in made.items()}
-        return summary_of(FieldsSummary, open_store(path), began, notes, fields=described)
+        return summary_of(FieldsSummary, path, manifest, began, notes, fields=described)
 
 
 def drop_fields(
@@ -198,10 +198,10 @@ def drop_fields(
             opened, _ = remove_leftovers(opened, all_replaced=False)
             kept = {name: each for name, each in own.items() if name not in names}
             InPlace(opened, kept, Changes(), notify).run({"command": "drop", "fields": names})
-        removed = removed_after(path, "the fields are dropped from the store")
+        dropped, removed = removed_after(path, "the fields are dropped from the store")
         more = {"removed_shards": removed.shards, "removed_nbytes": removed.nbytes, "completed": completes}
         notes = ("without size, nothing can be appended to this store, or merged with it.",) if "size" in names else ()
-        return summary_of(FieldsSummary, open_store(path), began, notes, fields=described, **more)
+        return summary_of(FieldsSummary, path, dropped.manifest, began, notes, fields=described, **more)
 
 
 def _check_name(name: object, own: Mapping[str, Field], others: str, *, is_replaced: bool) -> None:

@@ -8,6 +8,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, islice
@@ -329,14 +330,16 @@ class _Growing:
             for name, places in (("new", new), ("known", images)):
                 if name in others:
                     tombstones.remove(others[name], places)
+        summary = self._summary(store, listed, found, converted)  # it reads files, which may fail until the change
         manifest = changed.run(step, tombstones.noted)
-        replaced = open_store(store.path).replaced[1]
-        if replaced:
-            note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open. "
-            note += "The next append, update, erase or drop removes them."
-            self._keep(note)
-        rows = {name: entry.rows for name, entry in manifest.splits.items()}
-        return replace(self._summary(store, listed, found, converted), rows=rows, nbytes=manifest.nbytes)
+        with suppress(OSError, FormatError):  # a disk that fails now undoes nothing
+            if replaced := open_store(store.path).replaced[1]:
+                stay = (
+                    f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open."
+                )
+                self._keep(f"{stay} The next append, update, erase or drop removes them.")
+        done = summary_of(GrowthSummary, store.path, manifest, self._began, self._notes)
+        return replace(summary, rows=done.rows, nbytes=done.nbytes, seconds=done.seconds, notes=done.notes)
 
     def _skipped(
         self,
@@ -386,7 +389,8 @@ class _Growing:
         listed_there = (problem for each in converted.values() for problem in skipped_in(open_store(each.path)))
         return summary_of(
             GrowthSummary,
-            store,
+            store.path,
+            store.manifest,
             self._began,
             self._notes,
             skipped=dict(skipped),

@@ -40,7 +40,7 @@ from tensorstore_ds.format.kinds import KeyField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.manifest import Manifest
 from tensorstore_ds.format.statistics import parse_summary
-from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import tidied
 
@@ -250,13 +250,14 @@ class _Erasure:
 
     def _remove(self) -> None:
         """Open the store again, and remove the files that its manifest does not list."""
-        self._removed += removed_after(self._store.path, "the samples are erased from the store")
-        self._store = open_store(self._store.path)
+        self._store, removed = removed_after(self._store.path, "the samples are erased from the store")
+        self._removed += removed
 
     def _summary(self, rows: SplitRows, keys: tuple[str, ...], *, dry_run: bool = False) -> ErasureSummary:
         return summary_of(
             ErasureSummary,
-            self._store,
+            self._store.path,
+            self._store.manifest,
             self._began,
             self._notes,
             erased={name: len(some) for name, some in rows.items()},

@@ -398,10 +398,10 @@ class Leftovers:
         return Leftovers(self.shards + other.shards, self.nbytes + other.nbytes)
 
 
-def summary_of(kind: type[S], store: Store, began: float, notes: Iterable[str], **more: Any) -> S:
-    """The summary of a change that began at this `time.monotonic`, with the present state of the store."""
-    rows = {name: len(store[name]) for name in store}
-    return kind(store.path, rows, store.nbytes, time.monotonic() - began, notes=tuple(notes), **more)
+def summary_of(kind: type[S], path: Path, manifest: Manifest, began: float, notes: Iterable[str], **more: Any) -> S:
+    """The summary of a change that began at this `time.monotonic` and led to this manifest. No file is read."""
+    rows = {name: entry.rows for name, entry in manifest.splits.items()}
+    return kind(path, rows, manifest.nbytes, time.monotonic() - began, notes=tuple(notes), **more)
 
 
 def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store, Leftovers]:
@@ -436,17 +436,17 @@ def remove_leftovers(store: Store, *, all_replaced: bool = True) -> tuple[Store,
     return store, removed
 
 
-def removed_after(path: Path, done: str) -> Leftovers:
+def removed_after(path: Path, done: str) -> tuple[Store, Leftovers]:
     """Reopen a changed store, and remove what it does not list; if that fails, the error reports what is `done`."""
     try:
-        _, removed = remove_leftovers(open_store(path))
+        store, removed = remove_leftovers(open_store(path))
         sync(path)
     except (OSError, OutputError, FormatError) as error:
         name = getattr(error, "filename", None)
         reason = f"{name}: {error.strerror}" if isinstance(error, OSError) and isinstance(name, str) else str(error)
         what = f"{done}, but their old files could not all be removed ({reason})"
         raise ConversionError(f"{path}: {what}. Run the same command again to remove them.") from error
-    return removed
+    return store, removed
 
 
 def _remove_shard(folder: Path) -> int:
