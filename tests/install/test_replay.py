@@ -21,7 +21,7 @@ from PIL import Image
 from install.conftest import run
 from tensorstore_ds import native
 from tensorstore_ds.native.compile import FLAGS, HERE, VARIANTS
-from test_native import SUBSAMPLINGS, encoded, job_of, photo, tables
+from test_native import SUBSAMPLINGS, encoded, job_of, tables
 
 SOURCES = [f"-I{HERE}", HERE / "kernels.c", Path(__file__).parents[1] / "native_fuzz" / "replay.c"]
 SIZES = [(1, 1), (7, 9), (17, 33), (64, 56), (75, 100), (110, 150)]
@@ -29,7 +29,7 @@ SIZES = [(1, 1), (7, 9), (17, 33), (64, 56), (75, 100), (110, 150)]
 LOOKS: list[tuple[dict[str, Any], int]] = [
     *(({"quality": quality}, 0) for quality in (20, 75, 98)),
     *(({"quality": 100}, quantizer) for quantizer in (3, 5, 8, 14, 255)),
-    *(({"qtables": [[quantizer] * 64] * 2}, 40_000) for quantizer in (300, 3000)),
+    *(({"qtables": [[quantizer] * 64] * 2, "quality": -1}, 40_000) for quantizer in (300, 3000)),
 ]
 FINDS = [native.FIND_NONE, native.FIND_RESTARTS, native.FIND_ENTRIES]
 
@@ -57,7 +57,7 @@ def files() -> Iterator[tuple[bytes, tuple[int, int], int, int]]:
                     exif, orientation = Image.Exif(), int(rng.integers(1, 9)) if seed % 3 else 1
                     exif[0x0112] = orientation
                     options = {"restart_marker_blocks": int(find == native.FIND_RESTARTS), "exif": exif, **look}
-                    data = with_quantizers(encoded(photo(size, seed), subsampling, **options), quantizer)
+                    data = with_quantizers(encoded(size, subsampling, seed, **options), quantizer)
                     upright = size[::-1] if orientation > 4 else size
                     yield data, upright, 1 if subsampling == "gray" else 3, find
                     if find == native.FIND_NONE:
