@@ -27,7 +27,7 @@ def attach(name: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], li
     rooms = {room: f"{where}.{room}" for room, where in places.items() if where in (name, f"{name}.annex")}
 
     def moved(key: str) -> str:
-        """Where a name, or that of a command such as `merge`, is instead, as a sentence; empty if it is nowhere."""
+        """A sentence that says where a name or a command, such as `merge`, is; empty if there is none."""
         wanted = () if key.startswith("_") else (key, f"{key}_store", f"{key}_stores", f"{key}_fields")
         found = [f"{name}.{room}.{each}" for each in wanted for room in rooms if each in load(room).__all__]
         return f"there is no {name}.{key}. Write {found[0]}" if found else ""

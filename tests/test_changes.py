@@ -119,6 +119,24 @@ def test_a_full_disk_leaves_the_store_as_it_was(
     assert tsds.verify(store) == []
 
 
+@pytest.mark.parametrize("name", CHANGES)
+def test_after_the_change_nobody_is_told_that_nothing_was_changed(
+    store: Path, source: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, run = tsds.open(store).sha256, in_place.InPlace.run
+
+    def run_and_fail(*given: Any) -> None:
+        run(*given)
+        raise MemoryError
+
+    monkeypatch.setattr(in_place.InPlace, "run", run_and_fail)
+    with pytest.raises(
+        ConversionError, match=r"there is not enough memory\. Use fewer workers, or a machine with more"
+    ):
+        CHANGES[name](store, source)
+    assert tsds.open(store).sha256 != before
+
+
 @pytest.mark.parametrize("name", ["append", "update", "erase"])
 def test_a_damaged_shard_gets_no_new_checksums(store: Path, source: Path, name: str) -> None:
     """Also where the source lacks the damaged sample."""

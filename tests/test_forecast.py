@@ -26,7 +26,7 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "MOST", 5)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = tsds.forecast(folder, seconds=4, batch_size=4, device="cpu")
-    assert (found.samples, found.split, found.measured) == (24, "train", 4)  # every third of those of train
+    assert (found.samples, found.split, found.measured) == (24, "train", 4)  # a third of the 12 images of train
     for phase in ("load", "train"):
         files, store = (found.best(phase, group) for group in ("files", "store"))  # type: ignore[arg-type]
         assert files is not None and store is not None and files.rate and store.rate

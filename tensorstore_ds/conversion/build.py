@@ -447,13 +447,16 @@ def _brief(value: object) -> str:
 
 
 @contextlib.contextmanager
-def one_line_for_failures(out: Path, *, goes_on: bool = True) -> Iterator[None]:
-    """Turn errors of the system into `ConversionError`; `goes_on` says that ``OUT.partial`` keeps finished shards."""
+def one_line_for_failures(out: Path, *, is_unchanged: Callable[[], bool] | None = None) -> Iterator[None]:
+    """Turn errors of the system into `ConversionError`, which says what ``OUT.partial`` keeps.
+
+    With `is_unchanged`, `out` is changed in place, and the error says that nothing was changed if this returns True.
+    """
 
     def go_on(what: str) -> str:
         again = f"{what} and run the same command again"
-        if not goes_on:
-            return f"Nothing was changed; {again}."
+        if is_unchanged is not None:
+            return f"Nothing was changed; {again}." if is_unchanged() else f"{again[0].upper()}{again[1:]}."
         build = Build(out)
         try:
             is_kept = bool(build.finished_names())

@@ -41,8 +41,8 @@ def encode_sample(
     """Open a sample's image, fit its objects and its masks to the requested size, and encode it.
 
     `on_decode` is called before an image file is decoded, with the bytes of memory that this may take. With `by_parts`,
-    a large image stays a `PlacedPicture`, which the caller writes in bands. `channels` are those of the first image, if
-    its encoding mixes gray images with others.
+    a large image remains a `PlacedPicture`, and the caller writes it in bands. `channels` is the number of channels of
+    the first image, for encodings that mix gray and color images.
     """
     key, encoding = sample.key, options.encoding
     try:

@@ -34,7 +34,7 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     file.write_text(certificate + end)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", os.fstat)  # a fifth of the time; the descriptor must be open
-        patch.setenv("SSL_CERT_FILE", str(file))  # to parse those of the system takes 15 ms for each URL
+        patch.setenv("SSL_CERT_FILE", str(file))  # parsing the system's takes 15 ms for each URL
         patch.delenv("SSL_CERT_DIR", raising=False)
         yield
 
@@ -59,7 +59,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
 
 @pytest.fixture(scope="session")
 def moto() -> Iterator[str]:
-    """The URL of an S3 server. It has no other service: looking for that of a request takes half of its time."""
+    """The URL of a server of S3 alone: to choose among all services takes half the time of a request."""
     from moto.moto_server.werkzeug_app import create_backend_app
     from werkzeug.serving import make_server
 

@@ -334,10 +334,8 @@ class _Growing:
         manifest = changed.run(step, tombstones.noted)
         with suppress(OSError, FormatError):  # a disk that fails now undoes nothing
             if replaced := open_store(store.path).replaced[1]:
-                stay = (
-                    f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store open."
-                )
-                self._keep(f"{stay} The next append, update, erase or drop removes them.")
+                note = f"the shards that were replaced ({words.size(replaced)}) stay for readers that have the store "
+                self._keep(f"{note}open. The next append, update, erase or drop removes them.")
         done = summary_of(GrowthSummary, store.path, manifest, self._began, self._notes)
         return replace(summary, rows=done.rows, nbytes=done.nbytes, seconds=done.seconds, notes=done.notes)
 

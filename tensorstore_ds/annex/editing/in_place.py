@@ -359,7 +359,7 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
         opened = open_store(path)  # says what is wrong if it is no store
         advice = f"Unpack it with tsds unpack, {what}, and pack it again."
         raise OptionError(f"{opened.path}: expected a store that is a folder, found a packed one. {advice}")
-    with one_line_for_failures(path, goes_on=False):
+    with one_line_for_failures(path, is_unchanged=lambda: True):
         if path.is_dir() and (chunk_size := open_store(path).manifest.chunk_size) != CHUNK_SIZE:
             raise OptionError(f"{path}: expected chunks of {CHUNK_SIZE} bytes, found {chunk_size}. Repack the store.")
     return path
@@ -369,10 +369,20 @@ def check_in_place(store: str | os.PathLike[str], what: str) -> Path:
 def changing(store: str | os.PathLike[str], what: str) -> Iterator[Store]:
     """Lock a store and open it to change it in place; `what` as in `check_in_place`."""
     path = check_in_place(store, what)
-    with locked(path), one_line_for_failures(path, goes_on=False):
-        opened = open_store(path)
-        opened._check_rewritable()
-        yield opened
+    root = path / "zarr.json"
+    with locked(path):
+        with one_line_for_failures(path, is_unchanged=lambda: True):
+            opened, before = open_store(path), root.read_bytes()
+            opened._check_rewritable()
+        with one_line_for_failures(path, is_unchanged=lambda: _has(root, before)):
+            yield opened
+
+
+def _has(file: Path, data: bytes) -> bool:
+    """Whether a file has these bytes; False if it cannot be read."""
+    with suppress(OSError):
+        return file.read_bytes() == data
+    return False
 
 
 @contextmanager
