@@ -353,6 +353,7 @@ def test_names_are_unique_whatever_their_case() -> None:
     names = Names()
     made = [names.new(key, i, (".jpg", ".jpeg")) for i, key in enumerate(["a/x.jpg", "b/X.JPEG", "c/x.png", "x"])]
     assert made == ["x.jpg", "X_000001.JPEG", "x_000002.jpg", "x_000003.jpg"]
+    assert names.new("d/x.jpg", 2, (".jpg",)) == "x_000002_000002.jpg"  # row 2 of another split
 
 
 @given(st.text(max_size=300), st.integers(0, 10**6))

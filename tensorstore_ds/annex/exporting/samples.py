@@ -76,7 +76,7 @@ class Names:
         stem = stem if dot else last
         if not stem or len(last) > _LONGEST or _UNSAFE.search(f"{stem}{suffix}") or _UNSAFE.search(stem):
             stem = f"{row:06d}"
-        if stem.lower() in self._taken:  # of stems, because annotations share them
+        while stem.lower() in self._taken:  # of stems, because annotations share them
             stem = f"{stem}_{row:06d}"
         self._taken.add(stem.lower())
         return f"{stem}{suffix}"
