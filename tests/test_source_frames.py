@@ -105,11 +105,23 @@ def test_a_frame_for_each_split_in_the_current_folder(tmp_path: Path, monkeypatc
     assert source.read("val", "b/c.png\0").image == f"{tmp_path}/b/c.png"
 
 
-def test_numbers_with_missing_ones_are_labels() -> None:
+@pytest.mark.parametrize("dtype", [None, "Int64"])
+def test_numbers_with_missing_ones_are_labels(dtype: str | None) -> None:
     pandas = pytest.importorskip("pandas")
-    _, contents = scan(pandas.DataFrame({"path": ["a.png", "b.png", "c.png"], "label": [1, None, 0]}))
+    labels = pandas.Series([1, None, 0], dtype=dtype)
+    _, contents = scan(pandas.DataFrame({"path": ["a.png", "b.png", "c.png"], "label": labels}))
     assert contents.labels["train"].tolist() == [1, -1, 0]
     assert contents.fields["label"] == LabelField(classes=("0", "1"))
+
+
+def test_lists_in_cells_keep_their_items() -> None:
+    labels = [[np.str_("it's"), "x, y"], ("x, y",), {'a "b"'}]
+    _, contents = scan(Frame({"path": ["a.png", "b.png", "c.png"], "labels": labels}))
+    assert contents.fields["labels"].classes == ('a "b"', "it's", "x, y")
+    boxes = [[np.float32(1.5), np.int64(2), 3, 4]]
+    source, contents = scan(Frame({"path": ["a.png"], "label": ["a"], "bbox": boxes}))
+    (objects,) = [source.read("train", reference).objects for reference in contents.splits["train"]]
+    assert objects is not None and objects["boxes"].tolist() == [[1.5, 2, 4.5, 6]]
 
 
 @pytest.mark.parametrize(

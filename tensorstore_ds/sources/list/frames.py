@@ -5,6 +5,7 @@ They are detected by their methods: no library of frames is imported.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -87,10 +88,15 @@ def _cell(value: Any) -> str:
     """A value as text, as in a list: empty for a missing value, and whole numbers without decimals."""
     if hasattr(value, "tolist"):  # NumPy's, and so of any number of dimensions
         value = value.tolist()
-    if isinstance(value, list | tuple):
-        return str(list(value))
-    if value is None or value != value or type(value).__name__ in ("NAType", "NaTType"):
+    if isinstance(value, list | tuple | set | frozenset):
+        return json.dumps(list(value), ensure_ascii=False, default=_plain)
+    if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
         return ""
     if isinstance(value, float) and value.is_integer() and math.isfinite(value):
         return str(int(value))
     return str(value).strip()
+
+
+def _plain(value: Any) -> Any:
+    """What a NumPy array, number or tensor within a list holds, and anything else as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)

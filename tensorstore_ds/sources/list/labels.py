@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Collection, Sequence
@@ -12,6 +13,8 @@ BRACKETS = "[]"
 ONE_HOT = "01"
 
 _SEPARATORS = "|;, "
+#: A label in brackets: with quotes, in which it may hold commas, or without.
+_BRACKETED = re.compile(r"""'((?:[^'\\]|\\.)*)'|"((?:[^"\\]|\\.)*)"|([^\s,'"][^,]*)""")
 
 
 def divided_by(texts: Collection[str], is_plural: bool) -> str:
@@ -44,11 +47,22 @@ def divided_by(texts: Collection[str], is_plural: bool) -> str:
 def words_of(text: str, separator: str) -> list[str]:
     """The labels in a cell.
 
-    >>> words_of("['cat', \\"a dog\\"]", BRACKETS), words_of("cat;dog; ", ";")
-    (['cat', 'a dog'], ['cat', 'dog'])
+    >>> words_of("['cat', \\"a, dog\\"]", BRACKETS), words_of("cat;dog; ", ";")
+    (['cat', 'a, dog'], ['cat', 'dog'])
     """
     if separator == BRACKETS:
-        parts: Sequence[str] = [part.strip(" \"'") for part in text.strip("[] ").split(",")]
+        parts = _bracketed(text)
     else:
         parts = re.split(r"\s+", text) if separator == " " else [part.strip() for part in text.split(separator)]
     return [part for part in parts if part]
+
+
+def _bracketed(text: str) -> Sequence[str]:
+    """The labels of a list of JSON or Python, or of words without quotes."""
+    try:
+        parts = json.loads(text)
+    except (ValueError, RecursionError):
+        parts = ()
+    if not parts or not all(isinstance(part, str) for part in parts):
+        parts = ["".join(groups).replace("\\", "") for groups in _BRACKETED.findall(text.strip("[] "))]
+    return [part.strip() for part in parts]
