@@ -566,6 +566,16 @@ def test_what_was_left_is_removed_by_the_next_command(
             tsds.erase(path, keys=keys)
 
 
+def test_what_a_later_command_has_replaced_is_no_interrupted_erasure(tmp_path: Path) -> None:
+    path = write(tmp_path / "s.tsds", {"train": range(8)}).path
+    tsds.erase(path, rows={"train": [0]})
+    tsds.editing.add_fields(path, {"loss": np.zeros(7)})
+    assert tsds.open(path).replaced[0] > 0
+    summary = tsds.erase(path, rows={"train": [0]})
+    assert (summary.erased, summary.completed) == ({"train": 1}, False)
+    assert len(tsds.open(path)["train"]) == 6
+
+
 def test_files_that_cannot_be_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "s.tsds", {"train": range(8)}).path
     error = PermissionError(13, "Permission denied", str(path / "train" / "00000"))

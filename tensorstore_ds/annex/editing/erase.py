@@ -305,7 +305,7 @@ def _not_reached(store: Store) -> Iterator[str]:
 def _was_interrupted(store: Store) -> bool:
     """Whether an interrupted call has left files of erased samples."""
     commands = [step.get("command") for step in steps_of(store.manifest.provenance)]
-    last = next((each for each in reversed(commands) if each in ("append", "update", "erase")), None)
+    last = next((each for each in reversed(commands) if each in ("append", "update", "erase", "add", "drop")), None)
     return last == "erase" and (REST in store.manifest.files or store.replaced[0] > 0)
 
 
