@@ -16,6 +16,7 @@ from small_stores import INVALID
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.chunks import compress_array, decompress_chunk, frame_problem
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.mirror_file import MirroredPart
 from tensorstore_ds.reading.zarr_part import ZarrPart
 
@@ -142,6 +143,25 @@ def test_the_last_block_of_a_frame_may_be_empty() -> None:
     decompress_chunk(frame, out)
     assert out.tobytes() == b"xxxxx"
     assert frame_problem(frame[:-1], 5) is not None
+
+
+def test_a_thread_may_let_go_of_a_part_while_another_one_fetches() -> None:
+    fetched: list[Any] = []
+
+    class Fetches:
+        @property
+        def is_whole(self) -> bool:
+            if len(fetched) == 2:
+                column._parts.pop(0, None)
+            return len(fetched) == 2
+
+        def fetch_rows(self, starts: Any, stops: Any) -> None:
+            fetched.append((starts, stops))
+
+    file: Any = Fetches()
+    column = Column("rows", ArraySpec("uint8"), [2, 2], lambda _: MirroredPart(file, np.zeros(2)), is_remote=True)
+    column.fetch(np.array([0, 2]), np.array([2, 4]))
+    assert len(fetched) == 2
 
 
 def test_a_row_fetches_no_more_than_its_own(tmp_path: Path) -> None:

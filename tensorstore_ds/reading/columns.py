@@ -158,9 +158,8 @@ class Column:
             fetch(missing[0])
         elif missing:
             _ = list(pool("shards").map(fetch, missing))
-        parts = self._parts  # once: another thread may let go of them
-        mirrored = (part for part in parts.values() if isinstance(part, MirroredPart))
-        if len(parts) == self.shards and all(part.is_whole for part in mirrored):
+        parts = [*self._parts.values()]  # once: another thread may let go of them, or of one
+        if len(parts) == self.shards and all(part.is_whole for part in parts if isinstance(part, MirroredPart)):
             self._is_remote = False
 
     def _read_randomly(self) -> None:
