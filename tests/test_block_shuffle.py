@@ -99,6 +99,12 @@ def test_quality_is_what_the_formula_says():
     assert shuffle_quality([0, 1, 2, 3, 0, 2], batch_size=2, parts=2) == pytest.approx((1 / 3) / (9 / 15))
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint64])
+def test_quality_of_rows_of_any_type(dtype):
+    rows = np.random.default_rng(1).permutation(256)
+    assert shuffle_quality(rows.astype(dtype), batch_size=16) == shuffle_quality(rows, batch_size=16)
+
+
 def test_quality_by_labels():
     labels = np.repeat([0, 1], 500)
     rows = np.arange(1000)

@@ -123,7 +123,7 @@ def shuffle_quality(
         raise ValueError(f"rows: expected 0 or more, of shape (m,), at least one; found shape {rows.shape}.")
     if batch_size < 1 or parts < 1:
         raise OptionError(f"`batch_size`, `parts`: expected 1 or more, found {batch_size}, {parts}.")
-    part = rows * parts // (int(rows.max()) + 1) if labels is None else np.asarray(labels)[rows]
+    part = rows.astype(np.int64) * parts // (int(rows.max()) + 1) if labels is None else np.asarray(labels)[rows]
     batch_size = min(batch_size, len(rows))
     batches = len(rows) // batch_size
     part = part - part.min()  # samples without a label are a part
