@@ -135,6 +135,7 @@ def test_subsets_and_urls_and_pickles(stores: Path) -> None:
         ({"a": 0, "b": 0}, {}, "`weights`: expected 2 numbers"),
         ({"a": 1, "b": float("nan")}, {}, "`weights`: expected 2 numbers"),
         ({"a": 1, "b": 1}, {"epoch_length": 0}, "`epoch_length`: expected first, shortest, or a number"),
+        ({"a": 0, "b": 1}, {}, "`epoch_length`: expected shortest or a number, with the share 0 of the first"),
         ("abc", {"weights": lambda epoch: [1, 1, 1]}, "`weights`: expected stores without shares, and a number"),
         ("abc", {"classes": ["ant", "bee"]}, r"`classes`: expected all classes of label, missing cow of b\.tsds"),
     ],
@@ -145,6 +146,16 @@ def test_what_is_refused(stores: Path, stores_given: Any, options: dict[str, Any
             tsds.MixedDataset(stores_given, **options)
         else:
             mixed(stores, stores_given, **options)
+
+
+@pytest.mark.parametrize("epoch_length", ["first", "shortest", 5])
+def test_a_store_without_samples_has_no_share(stores: Path, epoch_length: Any) -> None:
+    whole = tsds.StoreDataset(stores / "a.tsds")
+    with pytest.raises(tsds.OptionError, match="`weights`: expected 0 for each store without samples"):
+        tsds.MixedDataset({whole: 0.5, whole.subset([]): 0.5}, epoch_length=epoch_length)
+    given = tsds.MixedDataset([whole, whole.subset([])], weights=lambda epoch: [0.5, 0.5], epoch_length=5)
+    with pytest.raises(tsds.OptionError, match="`weights`: expected 0 for each store without samples"):
+        list(tsds.DataLoader(given, shuffle=True))
 
 
 def test_objects_that_differ(tmp_path: Path) -> None:

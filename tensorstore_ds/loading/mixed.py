@@ -95,11 +95,14 @@ class MixedDataset(Samples):
         if isinstance(stores, str | os.PathLike) or not isinstance(stores, Mapping | Sequence) or not stores:
             raise refusal("stores", "several stores, in a list or with their shares in a dict", repr(stores))
         self.parts = tuple(_part(each, split, fields, decode, on_error) for each in stores)
-        self.shares = _shares([*stores.values()], len(self.parts)) if isinstance(stores, Mapping) else None
+        lengths = [*map(len, self.parts)]
+        self.shares = _shares([*stores.values()], lengths) if isinstance(stores, Mapping) else None
         if weights is not None and (self.shares is not None or not isinstance(epoch_length, int)):
             raise refusal("weights", "stores without shares, and a number as `epoch_length`", repr(epoch_length))
         if epoch_length not in ("first", "shortest") and (isinstance(epoch_length, bool) or int(epoch_length) < 1):
             raise refusal("epoch_length", "first, shortest, or a number of samples", repr(epoch_length))
+        if epoch_length == "first" and self.shares is not None and not self.shares[0]:
+            raise refusal("epoch_length", "shortest or a number, with the share 0 of the first store", "first")
         self.weights, self.epoch_length = weights, epoch_length
         first = self.parts[0]
         names = first.fields if fields is None else tuple(fields)
@@ -108,7 +111,7 @@ class MixedDataset(Samples):
             common = [*pair_of(first.split.fields, common)]
         self._fields = _joined(self.parts, common, classes)
         self._maps = [_class_maps(part, self._fields) for part in self.parts]
-        self._starts = np.cumsum([0, *map(len, self.parts)])
+        self._starts = np.cumsum([0, *lengths])
         self.fields = tuple(common)
         super().__init__(transform, transform_of, return_as, as_pil, first.decode, on_error)
         views = {part.image_names: part.store_name for part in self.parts}
@@ -310,7 +313,7 @@ class MixedSampler(RowSampler):
             return self._mixed.shares
         if self._mixed.weights is None:
             raise OptionError("data: expected a MixedDataset with shares, or with `weights`, found neither.")
-        return _shares(self._mixed.weights(epoch), len(self._lengths))
+        return _shares(self._mixed.weights(epoch), self._lengths)
 
     def _counts(self, epoch: int) -> NDArray[np.int64]:
         """Return the number of samples of each store in an epoch."""
@@ -367,11 +370,13 @@ def _part(
     return part if decode is None else part.with_decode(decode)
 
 
-def _shares(weights: Sequence[float], count: int) -> NDArray[np.float64]:
-    """Normalize weights to a sum of 1."""
-    shares = np.asarray(weights, np.float64)
+def _shares(weights: Sequence[float], lengths: Sequence[int]) -> NDArray[np.float64]:
+    """Normalize weights, of stores with these numbers of samples, to a sum of 1."""
+    shares, count = np.asarray(weights, np.float64), len(lengths)
     if shares.shape != (count,) or not np.isfinite(shares).all() or (shares < 0).any() or not shares.sum() > 0:
         raise refusal("weights", f"{count} numbers, none negative and at least one positive", repr(weights))
+    if shares[np.equal(lengths, 0)].any():
+        raise refusal("weights", "0 for each store without samples", repr(weights))
     normal: NDArray[np.float64] = shares / shares.sum()
     return normal
 
