@@ -218,6 +218,7 @@ def test_subsets_and_data_sets_without_samples(dataset: tsds.StoreDataset) -> No
         assert sorted(flat(tsds.DataLoader(subset, 3, **options))) == [3, 9, 50, 51]
     for shuffle in (False, True):
         assert list(tsds.DataLoader(dataset.subset([]), 4, shuffle=shuffle)) == []
+    assert flat(tsds.DataLoader(dataset, 4, sampler=data.SequentialSampler(range(6)))) == [*range(6)]
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:

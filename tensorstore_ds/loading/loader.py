@@ -518,10 +518,9 @@ class DataLoader(data.DataLoader[Batches]):
 
         It starts when you request the first batch. Near its end, the threads begin with the next epoch if its order is
         known. They end with the loader. A second iterator of the same loader has the next epoch, even while the first
-        one is in use. ``zip(loader, loader)`` iterates over two whole
-        epochs, just as two of torch's iterators shuffle separately. Persistent workers serve one iterator at a time.
-        After another iterator has begun, the earlier one raises RuntimeError. An iterator also raises RuntimeError in a
-        different process than the one that created it.
+        one is in use. ``zip(loader, loader)`` iterates over two whole epochs, just as two of torch's iterators shuffle
+        separately. Persistent workers serve one iterator at a time. After another iterator has begun, the earlier one
+        raises RuntimeError. An iterator also raises RuntimeError in a different process than the one that created it.
         """
         return Epoch(self._begin, self._stats, self._transform, self._count, self._idle, self._static)
 
@@ -673,7 +672,7 @@ class DataLoader(data.DataLoader[Batches]):
                 rest = self._ranked_sampler.after(position.start)
                 return row_batches(rest, self.batch_size, first, drop_last=self.drop_last)
             if type(self.sampler) is SequentialSampler:
-                rows = np.arange(first, len(self.dataset))  # type: ignore[arg-type]
+                rows = np.arange(first, len(self.sampler))
                 return sliced([rows], self.batch_size, drop_last=self.drop_last)
         return (np.asarray(batch, np.int64) for batch in self._dealing(position))
 
