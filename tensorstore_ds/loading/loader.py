@@ -418,8 +418,8 @@ class DataLoader(data.DataLoader[Batches]):
                     f"state: expected the state of a loader with {name} {value!r}, found {found}. "
                     "Make the loader as it was when the state was saved."
                 )
-        epoch, batch, sampler_epoch = (state.get(name) for name in ("epoch", "batch", "sampler_epoch"))
-        most = math.inf if state["batches"] is None else state["batches"]
+        epoch, batch, sampler_epoch, most = (state.get(n) for n in ("epoch", "batch", "sampler_epoch", "batches"))
+        most = most if type(most) is int else math.inf
         if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= most:
             raise OptionError(f"state: expected an epoch, and a batch of it, found {epoch!r} and {batch!r}.")
         if type(start) is not int or start < 0:
