@@ -151,7 +151,13 @@ def test_what_is_refused(tmp_path: Path) -> None:
     path = labelled(tmp_path, train=6, test=3)
     _, checkpoint = model_of(path, "classification")
     other = store_of(tmp_path / "o.tsds", [(np.zeros((12, 12, 1), np.uint8), i % 2) for i in range(4)], ("q", "r")).path
+    pixels = [(np.zeros((12, 12, 1), np.uint8), i % 3) for i in range(6)]
+    turned = store_of(tmp_path / "t.tsds", pixels, ("a", "c", "b")).path
     for words, message in (
+        (
+            (turned,),
+            "of the model, b, c, found c, b. Convert the source again with its classes in the order of the model.",
+        ),
         ((other, "--add"), "expected the classes of the model, a, b, c, found q, r. Bring them together with"),
         ((path, "--add", "--split", "val"), "expected splits of "),
         ((path, "--add", "--score", "0.5"), "--score: expected none for classification, whose predictions are all"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,10 +173,12 @@ def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
     """Raise `OptionError` if a split has other classes than the model."""
     classes = card.task.classes
     if known != classes:
-        raise OptionError(
-            f"{split.name}: expected the classes of the model, {', '.join(classes[:5])}, found "
-            f"{', '.join(known[:5])}. Bring them together with tsds relabel."
-        )
+        first = next(i for i, pair in enumerate(zip_longest(classes, known)) if len(set(pair)) == 2)
+        expected, found = (", ".join(names[first : first + 5]) or "no more" for names in (classes, known))
+        advice = "Bring them together with tsds relabel."
+        if set(known) == set(classes):
+            advice = "Convert the source again with its classes in the order of the model."
+        raise OptionError(f"{split.name}: expected the classes of the model, {expected}, found {found}. {advice}")
 
 
 def _tried(path: Path, card: ModelCard, on_error: Literal["raise", "skip"]) -> tuple[NDArray[Any], Placement] | str:
