@@ -215,7 +215,7 @@ def test_a_stopped_crew_keeps_no_error(crew: Crew) -> None:
         made = weakref.ref(fail)
         del fail
         assert begun.wait(30)
-        crew.stop(waits=False)
+        crew.stop(patience=0)
         hold.set()
         assert task.wait(30)
         assert wait_for(lambda: task._error is None and made() is None)

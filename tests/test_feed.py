@@ -26,6 +26,8 @@ from torch.utils.data.distributed import DistributedSampler
 
 import tensorstore_ds as tsds
 from stores import numbered, png_bytes, store_of
+from tensorstore_ds.loading import feed
+from tensorstore_ds.loading.crew import Task
 from tensorstore_ds.reading.mirror_file import pool
 from waiting import wait_for
 
@@ -515,6 +517,28 @@ def test_a_batch_that_does_not_come_in_time_is_an_error(path: Path, threads: int
     again = iter(loader)
     assert flat(itertools.islice(again, 2)) == [*range(2 * BATCH)]
     go.set()  # before an iterator ends, its running tasks do
+
+
+def test_a_thread_that_is_stuck_does_not_hold_up_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, go, ended = threading.Event(), threading.Event(), list[bool]()
+
+    def stuck(sample: dict[str, Any]) -> dict[str, Any]:
+        begun.set()
+        ended.append(go.wait(30))
+        return sample
+
+    def interrupted(*_: object) -> bool:
+        assert begun.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(feed, "PATIENCE", 0.01)
+    loader = tsds.DataLoader(tsds.StoreDataset(path, transform=stuck), BATCH, num_threads=1)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Task, "wait", interrupted)
+        next(iter(loader))
+    del loader
+    assert ended == []
+    go.set()
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------

@@ -281,8 +281,11 @@ class Crew:
             for task in dropped:
                 task.wait()
 
-    def stop(self, *, waits: bool = True) -> None:
-        """End the threads after what they are at. A finalizer may call this in any thread."""
+    def stop(self, *, patience: float | None = None) -> None:
+        """End the threads after what they are at. A finalizer may call this in any thread.
+
+        With `patience`, give up a thread that does not end within so many seconds, and those after it.
+        """
         self.is_stopped = True
         if os.getpid() != self.process:  # a forked child has none of them
             return
@@ -293,10 +296,12 @@ class Crew:
                 task.run()
         for _ in range(self.width):
             self._tokens.put(None)
-        if waits and self._may_wait():
+        if self._may_wait():
             for thread in self._threads:  # one that it has begun meanwhile comes after it
                 if thread.ident is not None:  # else it ends as soon as it has begun
-                    thread.join()
+                    thread.join(patience)
+                    if thread.is_alive():
+                        return
 
     def _may_wait(self) -> bool:
         """Whether no thread of a crew waits for this one, in which a finalizer may run."""

@@ -41,6 +41,8 @@ Make = Callable[[Group], list[Any]]
 GROUP_NBYTES = 2 * 1024**2
 #: Tasks ahead, at least.
 LEAST_AHEAD = 3
+#: Seconds to wait, at the end of a loader or of the program, for threads that may be stuck.
+PATIENCE = 5.0
 
 
 class Source(Protocol):
@@ -254,7 +256,9 @@ class Feed:
     def _abandon(self, *runs: Run) -> None:
         """Leave the threads to themselves, and begin with others: these may be stuck, or not know what they are at."""
         left, prepared = self.crew, self._next
-        left.stop(waits=False)
+        left.stop(patience=0)
+        self._end.detach()
+        weakref.finalize(self, left.stop, patience=PATIENCE)
         self._next = None
         self._new_crew()
         for run in (*runs, *([prepared] if prepared else ())):
@@ -280,7 +284,6 @@ class Feed:
             task = run.tasks[0]
             asked = None if task.is_done else time.perf_counter()
             if not task.wait(self.timeout or -1):
-                self._end.detach()  # the thread may never end
                 self._abandon(run)
                 raise RuntimeError(f"loader: expected a batch in {self.timeout:g} seconds, its `timeout`, found none.")
             if task.is_dropped:
