@@ -10,7 +10,13 @@ BIN := $(VENV)/bin
 KERNELS := tensorstore_ds/native/_core.abi3.so
 DEV := $(VENV)/dev.stamp $(KERNELS)
 
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# The package with an extra into an environment. uv takes a quarter of pip's time; where it cannot, as behind a mirror that
+# only pip knows, pip does it, and says what is wrong.
+PIP := -m pip --disable-pip-version-check -q install
+define install
+	@$(2)/bin/python $(PIP) uv || true
+	$(2)/bin/uv pip install -q --python $(2)/bin/python -e '.[$(1)]' || $(2)/bin/python $(PIP) -e '.[$(1)]'
+endef
 
 # Python keeps what it has compiled: tests start it hundreds of times, and pytest compiles each of their files.
 unexport PYTHONDONTWRITEBYTECODE
@@ -100,7 +106,7 @@ LOWEST := .venv-lowest
 LOWEST_TESTS := $(addprefix tests/test_,store.py feed.py writer.py convert.py augment_compiled.py augment_geometry.py crops.py zarr_store.py train.py)
 test-lowest:
 	$(PYTHON) -m venv --clear $(LOWEST)
-	$(LOWEST)/bin/python -m pip --disable-pip-version-check -q install uv
+	$(LOWEST)/bin/python $(PIP) uv
 	$(LOWEST)/bin/uv pip install -q --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
 	$(LOWEST)/bin/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow' $(or $(TESTS),$(LOWEST_TESTS))
 
@@ -108,11 +114,11 @@ test-lowest:
 dist:
 	rm -rf dist .venv-dist
 	$(PYTHON) -m venv .venv-dist
-	.venv-dist/bin/python -m pip --disable-pip-version-check -q install build twine
+	.venv-dist/bin/python $(PIP) build twine
 	.venv-dist/bin/python -m build --outdir dist
 	.venv-dist/bin/python -m twine check --strict dist/*
 	$(PYTHON) -m venv --clear .venv-dist
-	.venv-dist/bin/python -m pip --disable-pip-version-check -q install dist/*.whl
+	.venv-dist/bin/python $(PIP) dist/*.whl
 	.venv-dist/bin/tensorstore-ds --version
 	.venv-dist/bin/tsds verify formats/v1/conformance/valid/minimal.tsds
 	rm -rf .venv-dist
@@ -148,23 +154,20 @@ fuzz: $(DEV)
 mutants: $(DEV)
 	$(BIN)/python tests/mutants.py $(MODULE) --count $(or $(COUNT),60) --seed $(or $(SEED),0) $(if $(TESTS),--only $(TESTS))
 
-# Its packages come before those of the other environment, which it sees, too: torch is not installed twice.
 $(CLIENTS)/stamp: $(VENV)/dev.stamp
 	$(BIN)/python -m venv --clear $(CLIENTS)
-	@of='import sysconfig; print(sysconfig.get_path("purelib"))'; \
-		$(BIN)/python -c "$$of" >"$$($(CLIENTS)/bin/python -c "$$of")/shared.pth"
-	$(CLIENTS)/bin/python -m pip --disable-pip-version-check -q install -e '.[clients]'
+	$(call install,clients,$(CLIENTS))
 	@if command -v npm >/dev/null; then npm install --silent --no-save --prefix $(CLIENTS) zarrita@0.7; \
 		else echo "npm is not here: the tests of zarrita, in JavaScript, will be skipped"; fi
 	@touch $@
 
 # An editable install: it is made again only when the list of what is needed changes.
 $(VENV)/demo.stamp: pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[demo]'
+	$(call install,demo,$(VENV))
 	@touch $@
 
 $(VENV)/dev.stamp: pyproject.toml | $(BIN)/python
-	$(PIP) install -e '.[dev]'
+	$(call install,dev,$(VENV))
 	@touch $@ $(VENV)/demo.stamp
 
 # An editable install compiles the kernels, too: this is for later changes of them.
