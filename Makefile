@@ -25,8 +25,8 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
-	@echo "make test         install with the test tools, run the tests"
-	@echo "make test-slow    the tests that take three seconds or more, with all their variants"
+	@echo "make test         install with the test tools, run the quick tests; TSDS_DRAW=all with all their variants"
+	@echo "make test-slow    the tests that take a second or more, with all their variants"
 	@echo "make test-faults  let operations on files fail, and the power; TSDS_FAULTS=full more of each kind, every all"
 	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
 	@echo "make test-arm64   compare the kernels in C on arm64 with x86-64, where gcc for aarch64 and qemu-user are installed"
@@ -58,11 +58,11 @@ SLOW_EXAMPLES := $$(grep -rlE --include=*.py '>>> .*tsds\.(bench|forecast|train)
 dev: $(DEV)
 
 test: $(DEV)
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
-	$(BIN)/python -m pytest -m 'quiet and not slow' $$(grep -l 'mark\.quiet' $(TEST_FILES))
+	TSDS_DRAW=$${TSDS_DRAW:-some} $(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'not quiet and not slow'
+	$(BIN)/python -m pytest -m quiet $$(grep -l 'mark\.quiet' $(TEST_FILES))
 
 test-slow: $(DEV)
-	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m slow $$(grep -l 'mark\.slow' $(TEST_FILES)) $(SLOW_EXAMPLES)
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m 'slow and not quiet' $$(grep -l 'mark\.slow' $(TEST_FILES)) $(SLOW_EXAMPLES)
 
 # Some thousand conversions, on Linux alone: gcc compiles what stands between Python and the C library.
 test-faults: $(DEV)

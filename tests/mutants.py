@@ -178,7 +178,7 @@ def record_run(folder: Path, tests: list[str], jobs: int) -> Record:
     folder.mkdir(parents=True)
     here = Path(__file__).resolve()
     paths = [str(Path.cwd()), str(Path.cwd() / "cli"), str(here.parent), os.environ.get("PYTHONPATH", "")]
-    command = [sys.executable, "-m", "pytest", "-p", here.stem, "-m", "not quiet and not slow", *tests]
+    command = [sys.executable, "-m", "pytest", "-p", here.stem, "-m", "not quiet", *tests]
     whole = str(folder.resolve())
     environment = {"PYTHONPATH": ":".join(paths), "COVERAGE_FILE": f"{whole}/data", "MUTANTS_RECORD": whole}
     environment["TSDS_FAULTS"] = os.environ.get("TSDS_FAULTS", "quick")

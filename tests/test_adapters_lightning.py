@@ -255,6 +255,7 @@ def test_a_loader_of_a_subclass_needs_no_split(parts: Path) -> None:
     assert trainer().predict(recorder(), Own(parts, 8)) == looped(parts, "val")
 
 
+@pytest.mark.slow
 def test_the_library_loads_no_framework_and_one_that_is_missing_is_one_line() -> None:
     names = ("lightning", "timm", "transformers")
     code = (

@@ -61,6 +61,7 @@ def data_inodes(store: tsds.Store, field: str) -> list[int]:
 # --- what is added ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("dtype", "shape"),
     [("uint8", ()), ("<i2", (2, 4, 1)), (">i8", (3,)), ("float16", (2, 4, 1)), (">f4", ()), ("f8", (3,))],

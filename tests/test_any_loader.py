@@ -75,6 +75,7 @@ def test_verdicts(load: float, alone: float | None, together: float | None, caus
     assert found.code == code and words in found.line
 
 
+@pytest.mark.slow
 def test_the_cause_by_a_loader_of_this_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that batch transforms and steps move on."""
     now, spent = [0.0], {"transform": 1.0, "step": 9.0}

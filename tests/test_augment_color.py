@@ -95,6 +95,7 @@ TABLE: list[tuple[Any, Any, int]] = [
 ]
 
 
+@pytest.mark.drawn(84)
 @pytest.mark.parametrize(("transform", "same", "levels"), TABLE, ids=lambda each: getattr(each, "_get_name", str)())
 @pytest.mark.parametrize("size", [(1, 1), (5, 9), (9, 12), (224, 224)])
 @pytest.mark.parametrize("channels", [1, 3])

@@ -11,6 +11,8 @@ from torch import nn
 import tensorstore_ds as tsds
 from image_batches import images, objects
 
+pytestmark = pytest.mark.slow
+
 LAST = tsds.Normalize([0.4, 0.5, 0.6], [0.2, 0.25, 0.3], dtype=torch.bfloat16)
 GROUPS: dict[str, list[nn.Module]] = {
     "crops": [
@@ -39,7 +41,7 @@ GROUPS: dict[str, list[nn.Module]] = {
 
 
 #: One in the ordinary run; each takes torch a second to trace.
-DRAWN = [pytest.mark.slow, pytest.mark.drawn(5)]
+DRAWN = pytest.mark.drawn(5)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +90,6 @@ def test_a_compose_in_a_compose_and_padded_images() -> None:
     assert (found["image"] == 0).any()
 
 
-@pytest.mark.slow
 def test_it_is_one_graph_for_all_epochs_and_one_more_for_another_shape() -> None:
     torch.compiler.reset()
     graphs = []

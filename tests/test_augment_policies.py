@@ -17,6 +17,7 @@ REFERENCES = [(RandAugment, v2.RandAugment), (TrivialAugment, v2.TrivialAugmentW
 both = pytest.mark.parametrize(("make", "reference"), REFERENCES, ids=["RandAugment", "TrivialAugment"])
 
 
+@pytest.mark.drawn(8)
 @both
 @pytest.mark.parametrize("size", [(28, 28), (224, 224), (480, 640)])
 @pytest.mark.parametrize("channels", [1, 3])

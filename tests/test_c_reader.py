@@ -16,6 +16,8 @@ import zarr
 
 from tests.stores import detections, store_of
 
+pytestmark = pytest.mark.slow
+
 V1 = Path(__file__).parents[1] / "formats" / "v1"
 SOURCE = V1 / "examples" / "c" / "reader.c"
 STRICT = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O2"]
@@ -45,7 +47,6 @@ def compiled(folder: Path, *flags: str, compiler: str = "cc") -> Path:
     return program
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("flags", [STRICT, SANITIZED], ids=["strict", "sanitized"])
 def test_all_conformance_stores(tmp_path: Path, flags: list[str]) -> None:

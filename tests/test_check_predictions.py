@@ -315,6 +315,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_folds_fill_one_file(trained: Path, tmp_path: Path) -> None:
     """Of each fold as many are right as the report of its run says."""
     store, file = tsds.open(trained / "store.tsds"), tmp_path / "p.npy"

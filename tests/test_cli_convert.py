@@ -312,6 +312,7 @@ def many(tmp_path: Path) -> Path:
     return tmp_path / "many"
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_finished_shards(many: Path, tmp_path: Path) -> None:
     out, partial = tmp_path / "out.tsds", tmp_path / "out.tsds.partial"
     command = [*TSDS, "convert", str(many), str(out), "--size", "32", "--shard-size", "10000", "--workers", "2"]
@@ -331,6 +332,7 @@ def test_ctrl_c_keeps_finished_shards(many: Path, tmp_path: Path) -> None:
     assert not partial.exists()
 
 
+@pytest.mark.slow
 def test_progress_is_drawn_on_a_terminal(many: Path, tmp_path: Path) -> None:
     controller, terminal = pty.openpty()
     command = [*TSDS, "convert", str(many), str(tmp_path / "out"), "--size", "32", "--shard-size", "50000"]

@@ -12,7 +12,7 @@ import pytest
 from small_stores import tsds
 from stores import store_of
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
 
 @pytest.fixture(scope="module")

@@ -145,6 +145,7 @@ REFUSED: dict[str, tuple[tuple[str, ...], str | bytes, str]] = {
 }
 
 
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_in_one_line(store: Path, name: str) -> None:
     words, text, message = REFUSED[name]

@@ -12,6 +12,8 @@ from small_stores import tsds
 from tensorstore_ds.page_cache.residency import data_files
 from tensorstore_ds.page_cache.warming import warm
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def _store(tmp_path_factory: pytest.TempPathFactory) -> tensorstore_ds.Store:

@@ -13,6 +13,8 @@ import pytest
 
 from small_stores import VALID, tsds
 
+pytestmark = pytest.mark.slow
+
 STORE = VALID / "classification.tsds"
 DATA = "train/00000/image/c/0/0/0/0"
 

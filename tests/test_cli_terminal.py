@@ -22,6 +22,8 @@ from PIL import Image
 
 from small_stores import ROOT, VALID, tsds
 
+pytestmark = pytest.mark.slow
+
 #: Sets the window's title, rings, deletes, turns text magenta (in two ways), turns it round, and begins a new line.
 NASTY = "\x1b]0;owned\x07\x7f\x1b[35m\x9b35m\u200f\u202e\u2066[red]x\r\nINJECTED"
 #: The same for XML, which has no control characters of ASCII.
@@ -134,7 +136,6 @@ def test_what_is_looked_for_is_found() -> None:
     assert all(OBEYED.search(c) for c in NASTY if not c.isprintable() and c != "\n")
 
 
-@pytest.mark.slow
 def test_every_command_on_a_hostile_store(store: Path, tmp_path: Path) -> None:
     for command in ("info", "stats", "verify", "warm", "evict"):
         shown = process(command, store)
@@ -166,7 +167,6 @@ def test_training_and_prediction_on_a_hostile_store(source: Path, store: Path, t
     run("predict", bad, bad, status=1)
 
 
-@pytest.mark.slow
 def test_measurements_on_a_hostile_store(source: Path, store: Path, tmp_path: Path) -> None:
     few = ("--seconds", 1, "--device", "cpu", "--batch-size", 4, "--model", "none")
     assert "recommended" in run("doctor", store, *few)

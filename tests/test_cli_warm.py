@@ -9,6 +9,8 @@ import tensorstore_ds
 from cold_stores import linux, make_cold, make_store
 from small_stores import tsds
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def _store(tmp_path_factory: pytest.TempPathFactory) -> tensorstore_ds.Store:

@@ -99,6 +99,7 @@ def test_bmp_of_16_bits_a_pixel_is_read() -> None:
         np.testing.assert_array_equal(found[:, :, channel], expected)
 
 
+@pytest.mark.slow
 def test_no_warning_of_pillow_or_libtiff_is_printed(tmp_path: Path) -> None:
     """By the command, its workers, and a loader, of files that both complain about."""
     (tmp_path / "f").mkdir()

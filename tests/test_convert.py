@@ -344,6 +344,7 @@ def test_a_shard_that_skipped_is_not_used_where_nothing_may_be_skipped(folders, 
         tsds.convert(folders, tmp_path / "s.tsds", IN_SHARDS)
 
 
+@pytest.mark.slow
 def test_killed_with_its_workers(tmp_path):
     """SIGKILL: `out` is not there, no process stays, and the next run completes it."""
     source = class_folders(tmp_path / "src", per_class=30)

@@ -174,6 +174,7 @@ def test_objects_and_masks_of_a_tile(tmp_path: Path, min_visibility: float, size
         np.testing.assert_array_equal(split["mask"][row], cut(sample["mask"], y, x, size, 255))  # ignored
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0, 0.3, 1])
 def test_empty_tiles_are_chosen_by_their_share(tmp_path: Path, share: float) -> None:
     box = np.array([[5.0, 5, 9, 9]])

@@ -140,6 +140,7 @@ def damaged(path, rows, count):
     return path
 
 
+@pytest.mark.slow
 def test_a_damaged_image_is_named_or_replaced(tmp_path):
     path, plan = damaged(tmp_path / "s.tsds", [2], 6), tsds.Resize((40, 40))
     with pytest.raises(SourceError, match="00002: this image is damaged"):

@@ -14,6 +14,8 @@ import tensorstore_ds
 from small_stores import tsds
 from tensorstore_ds.annex import demo
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 quiet = pytest.mark.quiet  # a verdict follows from how quick one thing is beside another
 
 
@@ -282,7 +282,6 @@ def test_the_code_to_paste(photos):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("model", ["none", "seed"])
 def test_the_code_decodes_as_it_was_measured(tmp_path, model):

@@ -73,6 +73,7 @@ def test_the_page_of_a_command_shows_what_it_prints(name: str, sources: Path, tm
         assert [masked(text) for text in printed] == [masked(text) for text in shown]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "failed"),
     [
@@ -91,6 +92,7 @@ def test_what_fails_is_noticed(code: str, failed: str | None, tmp_path: Path, co
     assert (found and found.removeprefix(f"{tmp_path}/")) == failed
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("page", sorted(path.name for path in (DOCS / "api").glob("*.rst")))
 def test_examples_of_pages_run(page: str, place: Callable[[str], dict[str, Any]]) -> None:
     text = (DOCS / "api" / page).read_text("utf-8")

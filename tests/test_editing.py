@@ -131,6 +131,7 @@ def test_any_rows(
         assert found == expected["train"].statistics[name], name
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 @pytest.mark.parametrize("is_packed", [False, True])
 def test_whole_shards_are_copied_as_files(
@@ -175,6 +176,7 @@ def test_rows_are_copied_in_steps(
     assert_rows(tsds.open(tmp_path / "b.tsds")["train"], whole["train"], kept)
 
 
+@pytest.mark.drawn(9)
 @pytest.mark.parametrize("name", sorted({path.name for path in VALID.iterdir()} - {"unreadable-fields.tsds"}))
 def test_all_rows_of_every_valid_store(name: str, tmp_path: Path) -> None:
     """The same shards and statistics, where the store's own are complete."""

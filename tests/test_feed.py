@@ -191,6 +191,7 @@ CASES = [
 ]
 
 
+@pytest.mark.drawn(25)
 @pytest.mark.parametrize(("name", "way"), CASES)
 def test_every_batch_comes_once_and_in_order(dataset: tsds.StoreDataset, name: str, way: str) -> None:
     torch.manual_seed(5)
@@ -743,12 +744,13 @@ def stopped(loader: tsds.DataLoader[Any], epochs: int, batches: int) -> tuple[An
 BY_PROCESSES = "shuffle", "one by one", "sizes", "batch sampler by epoch", "RandomSampler, generator"
 
 
+@pytest.mark.drawn(10)
 @pytest.mark.parametrize(
     ("name", "workers", "later"),
     [
         *((name, 0, 0) for name in KEPT),
         *(
-            pytest.param(name, workers, later, marks=[pytest.mark.slow, pytest.mark.drawn(4)])
+            pytest.param(name, workers, later, marks=pytest.mark.slow)
             for name, (workers, later) in itertools.product(BY_PROCESSES, [(1, 0), (2, 2)])
         ),
     ],
@@ -991,14 +993,15 @@ for how in {how!r}:
 
 
 # Not the interpreter's end with worker processes: in any child of os.fork, multiprocessing then ends the parent's.
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
 @pytest.mark.parametrize(
     ("way", "how"),
     [
         ("to a device", ["a new epoch"]),
-        pytest.param("threads", ["held", "dropped", "closed", "the interpreter's end"], marks=pytest.mark.slow),
-        pytest.param("a worker", ["dropped", "closed", "a new epoch"], marks=pytest.mark.slow),
-        pytest.param("persistent workers", ["held", "dropped", "a new epoch"], marks=pytest.mark.slow),
+        ("threads", ["held", "dropped", "closed", "the interpreter's end"]),
+        ("a worker", ["dropped", "closed", "a new epoch"]),
+        ("persistent workers", ["held", "dropped", "a new epoch"]),
     ],
 )
 def test_an_iterator_in_a_forked_child_is_refused(path: Path, way: str, how: list[str]) -> None:
@@ -1027,6 +1030,7 @@ def test_the_interpreter_ends_in_the_middle_of_an_epoch(path: Path, end: str) ->
     assert not list(Path("/dev/shm").glob(f"torch_{run.pid}_*"))  # noqa: S108
 
 
+@pytest.mark.slow
 def test_the_first_batch_does_not_wait_for_the_import_of_torchvision(path: Path) -> None:
     """It takes two seconds, and only samples with a transform of their own need it."""
     code = (

@@ -25,6 +25,8 @@ from small_stores import (
     write_plain,
 )
 
+pytestmark = pytest.mark.slow
+
 JPEG = np.array(tsds.open(VALID / "encoded-jpeg.tsds")["train"]["image"]["bytes"]).tobytes()  # three, as if one
 DATA_FLIPS = 500
 SKIPPED = {"skipped.jsonl": b'{"where": "b.png", "reason": "not-an-image", "message": "expected an image."}\n'}
@@ -63,7 +65,6 @@ def flips(path: Path, positions: Iterator[int] | range, seed: int) -> Iterator[b
         path.write_bytes(data)
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(1)
 def test_verify_finds_a_flip_in_every_byte_of_metadata(store: Path) -> None:
     tried, missed = 0, []

@@ -16,7 +16,7 @@ import pytest
 import interrupt_lines
 import tensorstore_ds as tsds
 
-pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")]
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +34,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "store.tsds", folder / "more"
 
 
-SLOW = pytest.mark.slow, pytest.mark.drawn(2, of="interrupts")
-
-
-@pytest.mark.parametrize("name", [
-    name if name in ("export", "pack") else pytest.param(name, marks=SLOW) for name in interrupt_lines.CALLS
-])  # fmt: skip
+@pytest.mark.drawn(3)
+@pytest.mark.parametrize("name", interrupt_lines.CALLS)
 def test_an_interrupt_at_a_line_leaves_nothing_half_done(
     name: str, made: tuple[Path, Path], tmp_path: Path, eighth: slice
 ) -> None:

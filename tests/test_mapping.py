@@ -18,6 +18,8 @@ import tensorstore_ds as tsds
 from stores import Samples, numbered, store_of
 from tensorstore_ds.reading.mapping import Maps, map_array
 
+pytestmark = pytest.mark.slow
+
 SHARDS = 24
 #: Reads all of a store in a process that may have 32 files open.
 FEW_FILES = """

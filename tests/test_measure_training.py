@@ -15,6 +15,8 @@ from tensorstore_ds.annex.measuring.measure_training import (
 )
 from tensorstore_ds.loading.dataset import StoreDataset
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 ROWS = 22
 

@@ -184,6 +184,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {encoding: folder / f"{encoding}.tsds" for encoding in ("source", "jpeg")}
 
 
+@pytest.mark.drawn(7)
 @pytest.mark.parametrize("encoding", ["source", "jpeg"])
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 def test_without_the_kernels_pixels_are_the_same(
@@ -208,6 +209,7 @@ def test_without_the_kernels_pixels_are_the_same(
     torch.testing.assert_close(images(), compiled, rtol=0, atol=0)
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("encoding", ["source", "jpeg"])
 @pytest.mark.parametrize("seed", range(2))
 def test_views_that_are_decoded_together_have_the_pixels_of_each(

@@ -356,6 +356,7 @@ def assert_equal(found: list[Any], wanted: list[Any]) -> None:
             assert torch.equal(a.contiguous().view(bits), b.contiguous().view(bits))
 
 
+@pytest.mark.drawn(3)
 @compiled
 @pytest.mark.parametrize("name", plans())
 def test_the_loader_gives_the_same_with_and_without_kernels(

@@ -52,6 +52,8 @@ import tensorstore_ds as tsds
 from stores import Samples, smart_store
 from tensorstore_ds.seeding import fold
 
+pytestmark = pytest.mark.slow
+
 #: Heights and widths of images in use, whose halves, quarters and eighths are sizes in use too; and odd ones.
 USUAL = [(224, 224), (256, 256), (512, 512), (512, 768), (768, 512), (1024, 1024), (480, 640), (640, 480), (500, 375)]
 USUAL += [(375, 500), (333, 500), (1024, 768), (2048, 2048), (448, 448)]
@@ -627,7 +629,6 @@ STEPS = {
 RANDOM = tsds.RandomResizedCrop, tsds.RandomCrop, tsds.RandomHorizontalFlip
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(12)
 @pytest.mark.parametrize("plan", STEPS.values(), ids=STEPS)
 @pytest.mark.parametrize("store", ["source", "tiny", "raw", "raw gray", "raw in batches"])
@@ -668,7 +669,6 @@ def test_batches_are_those_of_pillow_torchvision_and_numpy(truths: dict[str, Tru
     check(truths, case)
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)  # as many cases as are asked for
 @seed(int(os.environ.get("TSDS_ORACLE_SEED", "0")))

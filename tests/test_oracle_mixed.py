@@ -24,6 +24,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings, strategies as 
 
 import tensorstore_ds as tsds
 
+pytestmark = pytest.mark.slow
+
 CLASSES = {"a": ["ant", "bee"], "b": ["bee", "cow", "ant"], "c": ["dog"]}
 ROWS = {"a": 13, "b": 30, "c": 5}
 #: What each store has, in this order.
@@ -310,7 +312,6 @@ def test_some(folder: Path, of: str, data: st.DataObject) -> None:
     check(folder, data.draw(cases))
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(1, of="oracles")
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("of", ORACLES)

@@ -59,6 +59,7 @@ def picture(root: Path, name: str, files: dict[str, str | bytes]) -> Path:
 # --- exports and back ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize("format", ALONE)
 @pytest.mark.parametrize("seed", range(3))
 def test_there_and_back(format: str, seed: int, tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ def test_a_file_beyond_four_gigabytes_has_its_places_in_eight_bytes(
 # --- read in place --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(9)
 @pytest.mark.parametrize("name", STORES)
 def test_every_valid_store_reads_the_same_and_comes_back(name: str, tmp_path: Path) -> None:
     plain = tsds.open(VALID / name)

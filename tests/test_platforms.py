@@ -15,7 +15,7 @@ import tensorstore_ds as tsds
 from small_stores import ROOT, class_folders
 from tensorstore_ds import durable
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="takes from Linux what others lack")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="takes from Linux what others lack")]
 
 READ = """
 import sys
@@ -109,7 +109,6 @@ def test_a_store_is_read(system: str, store: Path, tmp_path: Path) -> None:
     assert printed.count(f"found {system}.") == 1
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_batches_are_loaded(system: str, store: Path, tmp_path: Path) -> None:
     printed = without(

@@ -14,6 +14,8 @@ from PIL import Image
 
 from small_stores import ROOT
 
+pytestmark = pytest.mark.slow
+
 PLUGIN = ROOT / "examples" / "plugin"
 
 

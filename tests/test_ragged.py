@@ -45,6 +45,7 @@ def are_same(found: dict[str, list[NDArray[Any]]], expected: dict[str, list[NDAr
     )
 
 
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize("layout", ["memmap", "zarr"])
 @pytest.mark.parametrize(("dtype", "shape"), [(np.float16, (4,)), (np.int32, ()), (np.uint16, (2, 3))], ids=str)
 def test_values_are_those_given(tmp_path: Path, layout: Any, dtype: Any, shape: tuple[int, ...]) -> None:

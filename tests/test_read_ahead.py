@@ -27,7 +27,11 @@ from tensorstore_ds.reading import mapping
 from tensorstore_ds.reading.mapping import ask
 from waiting import wait_for
 
-pytestmark = [linux, pytest.mark.filterwarnings("ignore:.*expected samples that fit into memory:UserWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    linux,
+    pytest.mark.filterwarnings("ignore:.*expected samples that fit into memory:UserWarning"),
+]
 MIB = 1024**2
 ROWS, ROW = 60, 256 * 256 * 3
 
@@ -106,7 +110,6 @@ def test_in_other_processes(store: tsds.Store, memory: Any) -> None:
     assert is_random(store.path, "image") == {True}
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     ("way", "rows", "reads_around", "expected"),
@@ -170,7 +173,6 @@ def options_of(order: str, dataset: tsds.StoreDataset) -> dict[str, Any]:
     return options if "batch_sampler" in options else {"batch_size": 1, **options}
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize(("order", "workers"), [*((order, 0) for order in ORDERS), ("shuffle", 1), ("buckets", 1)])
 def test_rows_of_coming_batches_are_read(store: tsds.Store, memory: Any, order: str, workers: int) -> None:

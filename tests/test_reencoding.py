@@ -242,6 +242,7 @@ def test_a_damaged_image_ends_it(folder, tmp_path):
     assert not (tmp_path / "a.tsds").exists()
 
 
+@pytest.mark.drawn(18)
 @pytest.mark.parametrize("path", sorted(VALID.glob("*.tsds")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("encoding", ["raw", "jpeg"])
 def test_every_store_is_repacked_or_refused(path, encoding, tmp_path):

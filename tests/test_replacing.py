@@ -60,6 +60,7 @@ def test_an_error_that_is_being_handled_is_not_taken_for_the_disks(path: Path) -
     assert not isinstance(raised.value, OutputError)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     [

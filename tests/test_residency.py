@@ -25,6 +25,8 @@ from tensorstore_ds.page_cache.residency import (
 from tensorstore_ds.page_cache.system_calls import mincore_nbytes, resident_nbytes
 from tensorstore_ds.page_cache.warming import warm
 
+pytestmark = pytest.mark.slow
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 
 

@@ -350,6 +350,7 @@ def test_a_client_that_is_slow_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
         assert connection.recv(10) == b""
 
 
+@pytest.mark.slow
 def test_a_client_that_takes_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a file larger than the buffers of both ends; a client that takes it slowly gets all of it."""
     monkeypatch.setattr(module, "SECONDS", 0.5)

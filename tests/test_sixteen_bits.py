@@ -122,6 +122,7 @@ def test_values_are_changed_as_torchvision_does(transform: Any, same: Any, level
     assert wide(found).unique().numel() > 256 or isinstance(transform, ts.Posterize)
 
 
+@pytest.mark.drawn(5)
 @pytest.mark.parametrize(
     "transform", [each for each, _, _ in (*MOVES, *VALUES)] + [ts.RandomErasing(1, value="random")]
 )
@@ -277,6 +278,7 @@ def test_pil_has_gray_alone(tmp_path: Path) -> None:
         tsds.StoreDataset(tmp_path / "3.tsds", as_pil=True)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["raw", "source"])
 def test_training_and_predicting(tmp_path: Path, encoding: Any) -> None:
     radiographs(tmp_path / "source", "png", [(32, 32)] * 16)

@@ -28,6 +28,7 @@ SOURCES: dict[str, dict[str, str | bytes]] = {
 }
 
 
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("format", "name", "changed", "resumed"),
     [

@@ -204,6 +204,7 @@ def lost(root: Path, added: Mapping[str, bytes], before: str) -> Iterator[str]:
         yield from lost(root, some, before)
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", ALL)
 def test_a_file_of_another_kind(name: str, tmp_path: Path) -> None:
     root = make(name, tmp_path / "source")
@@ -547,6 +548,7 @@ def test_given_classes(name: str, tmp_path: Path) -> None:
     assert refused(tmp_path / "source", classes=tuple(got.classes[1:])) == "unknown-class"
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", ALL)
 def test_a_conversion_that_is_stopped_goes_on(name: str, tmp_path: Path) -> None:
     options = tsds.ConvertOptions(workers=0, shard_nbytes=1, on_error="skip", fit=tsds.Fit((8, 8), "stretch"))

@@ -142,6 +142,7 @@ def read_elsewhere(source: IdxSource) -> NDArray[np.uint8]:
     return image
 
 
+@pytest.mark.slow
 def test_workers_share_the_decompressed_file_and_only_its_maker_removes_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

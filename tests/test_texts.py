@@ -175,6 +175,7 @@ def test_webdataset_as_downloaders_of_captions_write_it(tmp_path: Path) -> None:
 # --- there and back -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("to", ["coco", "webdataset", "parquet", "huggingface"])
 @settings(max_examples=10, deadline=None)
 @given(st.lists(TEXTS, min_size=1, max_size=4).filter(any))

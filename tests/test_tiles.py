@@ -488,6 +488,7 @@ def merged_by_hand(boxes: list[Any], scores: list[float], labels: list[int], thr
     return kept
 
 
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("match", ["iou", "ios"])
 @pytest.mark.parametrize("agnostic", [False, True])
 def test_predictions_are_merged_as_in_a_double_loop(folder: Path, match: Any, agnostic: bool) -> None:

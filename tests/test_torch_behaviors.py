@@ -353,6 +353,7 @@ def pinning_without_a_gpu(loader: Loader) -> Any:
     return [each.is_pinned() for each in loader(Rows(make=torch.tensor), 4, pin_memory=True)]
 
 
+@pytest.mark.drawn(18)
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("name", BEHAVIORS)
 def test_our_loader_does_as_torchs(name: str) -> None:

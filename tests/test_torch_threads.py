@@ -16,6 +16,8 @@ from tensorstore_ds.annex.training.checkpoint import load
 from tensorstore_ds.annex.training.torch_threads import choose_threads, halves, quickest, time_threads
 from training_stores import patterns, small
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def threads_kept() -> Iterator[None]:

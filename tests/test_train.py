@@ -59,6 +59,7 @@ def run(store: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ts
     return out, report
 
 
+@pytest.mark.slow
 def test_a_model_learns(run: tuple[Path, tsds.training.TrainReport]) -> None:
     assert run[1].best["accuracy"] > 0.9
     history = load_history(run[0])
@@ -166,6 +167,7 @@ def uninterrupted(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     return out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "passes", "epoch", "batch"),
     [
@@ -268,11 +270,12 @@ def test_another_runs_checkpoint_is_refused(
 # --- tasks -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "metric", "better"),
     [
         ("multilabel", "map", 0.8),
-        pytest.param("classification+keypoints", "accuracy", 0.8, marks=pytest.mark.slow),
+        ("classification+keypoints", "accuracy", 0.8),
         ("auto", "nme", -0.75),
     ],
 )

@@ -189,6 +189,7 @@ def test_measuring_threads_changes_no_statistics() -> None:
     assert not all(torch.equal(value, before[name]) for name, value in learner.module.state_dict().items())
 
 
+@pytest.mark.slow
 def test_steps_are_those_of_torchvisions_reference_script() -> None:
     """Its `train_one_epoch`: the sum of the losses, SGD with momentum, a scheduler; on the same batches."""
     rate, steps = 0.01, 6

@@ -18,6 +18,8 @@ from tensorstore_ds.page_cache import warming as module
 from tensorstore_ds.page_cache.residency import residency, total_residency
 from tensorstore_ds.page_cache.warming import warm, warm_in_background
 
+pytestmark = pytest.mark.slow
+
 MIB = 2**20
 
 

@@ -16,6 +16,8 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from waiting import wait_for
 from worker_sources import ByParent, Gray, Leaving, Slow, Stopping, TorchThreads, Unloadable, WithThread
 
+pytestmark = pytest.mark.slow
+
 
 def run_script(folder, text, *words, **environment):
     """Run `text` in a process of its own: ``script.py``, or by other `words`, which also get it as their input."""
@@ -31,7 +33,6 @@ def run_script(folder, text, *words, **environment):
     )
 
 
-@pytest.mark.slow
 def test_a_data_set_of_torch_with_default_options(tmp_path):
     """Its transform starts OpenMP's threads here, in the first sample that is looked at; then workers begin."""
     text = """
@@ -77,7 +78,6 @@ print(os.getpid() in tsds.open("out.tsds")["train"]["image"].take(range(40)))
 """
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(4)
 @pytest.mark.parametrize(
     ("way", "prepared"),
@@ -96,7 +96,6 @@ def test_a_script_without_a_guard_is_run_once(tmp_path, way, prepared):
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "top\n()\nFalse\n")
 
 
-@pytest.mark.slow
 @pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("way", "prepared"), [*(("script.py", prepared) for prepared in PREPARED), ("-", "thread"), ("notebook", "thread")]

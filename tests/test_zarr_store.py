@@ -66,6 +66,7 @@ def test_shards_in_row_order_are_the_columns(store: tsds.Store) -> None:
     assert np.array_equal(np.concatenate(lengths), np.diff(table.offsets))
 
 
+@pytest.mark.drawn(18)
 @pytest.mark.parametrize("is_packed", [False, True])
 @pytest.mark.parametrize("name", sorted(path.name for path in VALID.glob("*.tsds")))
 def test_every_valid_store_is_what_plain_zarr_finds(name: str, is_packed: bool, tmp_path: Path) -> None:
