@@ -122,7 +122,7 @@ def chosen(sweep: Sweep, operations: Sequence[str], most: int = 4) -> list[int]:
             numbers += [found[0], *draw.sample(found[1:-1], min(most, len(found)) - 2), found[-1]]
         else:
             numbers += found if EXTENT == "full" else [draw.choice(found)]
-    return sorted(draw.sample(numbers, -(-len(numbers) // 20)) if EXTENT == "quick" else numbers)
+    return sorted(draw.sample(numbers, -(-len(numbers) // 40)) if EXTENT == "quick" else numbers)
 
 
 class Bench:

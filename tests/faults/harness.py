@@ -17,7 +17,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Seconds after which a command counts as hanging: they take a tenth of one, on a busy machine some.
 LIMIT = 300.0
-#: Which operations of a command meet a fault: one of each site, or several (``full``); one site in 20, drawn by
+#: Which operations of a command meet a fault: one of each site, or several (``full``); one site in 40, drawn by
 #: TSDS_DRAW (``quick``); all, which takes hours (``every``).
 EXTENT = os.environ.get("TSDS_FAULTS", "")
 #: Seconds that a test may take. One that is ended within a sweep leaves files, with which the next ones fail.
