@@ -81,6 +81,9 @@ def test_new_samples_of_a_divided_store_are_told_where_they_go(tmp_path: Path) -
     done = command("append", path, root, "--workers", 0, "--split-into", "train=0.5,val=0.5")  # as advised
     assert done.exit_code == 0 and "not divided" not in done.output
     assert {name: len(tsds.open(path)[name]) for name in ("train", "val")} == {"train": 4, "val": 4}
+    images(root / "cat", "newest.png", seed=6)  # fewer than the splits that are asked for
+    shares = {"train": 0.6, "test": 0.4}
+    assert tsds.append(path, root, split_into=shares, workers=0).rows == {"train": 5, "val": 4}
 
 
 def test_moves_of_equal_images_take_time_in_proportion(tmp_path: Path) -> None:

@@ -69,13 +69,16 @@ def plan_splits(
     seed: int,
     key: Callable[[str, Reference], str],
     group: Callable[[str, Reference], str] | None = None,
+    *,
+    is_part: bool = False,
 ) -> dict[str, ChosenRows]:
     """The source's own splits, or its only one (or its `train`) divided by `fractions`.
 
     The division is by a hash of the seed and a sample's key, within each class if labels are known: each class is
     ordered by the hash and cut at the fractions, so that every split has its exact share of each class. Other changes
     to a sample do not move it. `n` more samples in a class move at most `n` others across each cut, those next to it,
-    and usually one or none. With `group`, the samples of a group stay together. Raises as `share_rows`.
+    and usually one or none. With `group`, the samples of a group stay together. Parts without samples are left out of
+    what `is_part` of a store. Raises as `share_rows`.
     """
     splits = {
         name: ChosenRows(name, references, range(len(references))) for name, references in contents.splits.items()
@@ -94,8 +97,10 @@ def plan_splits(
     references = contents.splits[divided]
     labels = None if contents.labels is None else contents.labels.get(divided)
     names = ((group or key)(divided, each) for each in references)
-    parts = share_rows(fractions, names, len(references), labels, seed, f" in {divided}", are_groups=group is not None)
-    return in_order({name: ChosenRows(divided, references, rows) for name, rows in parts.items()} | others)
+    where, are_groups = f" in {divided}", group is not None
+    parts = share_rows(fractions, names, len(references), labels, seed, where, are_groups=are_groups, is_part=is_part)
+    chosen = {n: ChosenRows(divided, references, rows) for n, rows in parts.items() if len(rows) or not is_part}
+    return in_order(chosen | others)
 
 
 def share_rows(
@@ -107,13 +112,15 @@ def share_rows(
     where: str = "",
     *,
     are_groups: bool = False,
+    is_part: bool = False,
     option: str = "split_into",
 ) -> dict[str, NDArray[np.int64]]:
     """The rows of each part, ascending, as `plan_splits` divides the samples with these keys, (count,).
 
     With `are_groups`, keys are those of groups. They are ordered by the hash, and each goes as a whole to the part with
     its middle, whatever its classes: parts have their fractions up to a group. Raises `OptionError`, with the name of
-    `option`, if the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty.
+    `option`, if the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty, unless
+    the samples are a part of a store.
     """
     _check_shares(fractions, option)
     hashes = key_hashes((key.encode("utf-8", "surrogateescape") for key in keys), seed)
@@ -121,7 +128,7 @@ def share_rows(
     divided = _divide_groups(hashes, shares) if are_groups else _divide(hashes, labels, shares)
     parts = dict(zip(fractions, divided, strict=True))
     for name, rows in parts.items():
-        if fractions[name] > 0 and not len(rows):
+        if fractions[name] > 0 and not len(rows) and not is_part:
             if are_groups and (groups := len(np.unique(hashes))) < count:
                 found = f"the {count:,} samples{where} are {groups:,} group{'s' * (groups > 1)}, which stay whole"
                 raise OptionError(

@@ -164,8 +164,8 @@ class Prepared:
         return _encoded(self.source, self.contents, some, self.format.image, "skip", bad, lost)
 
 
-def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Prepared:
-    """Scan a source, and determine the row format from its first samples.
+def prepare(source: Source, options: ConvertOptions, *, out: Path | None, is_part: bool = False) -> Prepared:
+    """Scan a source, and determine the row format from its first samples. `is_part` is as in `plan_splits`.
 
     Raises `ConversionError` before decoding if the store cannot fit on the disk of `out`. None skips this check.
     """
@@ -183,7 +183,7 @@ def prepare(source: Source, options: ConvertOptions, *, out: Path | None) -> Pre
         check_finds(options.split_by, "split_by", keys, [f"{COLUMN}{options.split_by}"])
     if options.split_into and group is None and any(of_kind(contents.fields, LabelsField)):
         contents = replace(contents, notes=(*contents.notes, _NOT_STRATIFIED))
-    splits = plan_splits(contents, options.split_into, options.seed, source.key, group)
+    splits = plan_splits(contents, options.split_into, options.seed, source.key, group, is_part=is_part)
     if options.size is not None:
         nbytes = math.prod(options.size) * _CHANNELS.get(options.color, 1)  # at least
         if out is not None and options.encoding.name == "raw" and options.layout == "memmap":
