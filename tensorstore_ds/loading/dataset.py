@@ -50,7 +50,7 @@ from tensorstore_ds.loading.outlines import FRAME, OUTLINE, with_frames
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
 from tensorstore_ds.options import refusal, unknown_name
 from tensorstore_ds.page_cache.shortage import Loaded
-from tensorstore_ds.reading.columns import Column
+from tensorstore_ds.reading.columns import Column, checked_rows
 from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
@@ -429,8 +429,8 @@ class StoreDataset(Samples):
         self._check_moving_views()
 
     def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
-        """Return the rows of the split for the data set's `indices`, (n,) int64."""
-        numbers = np.asarray(indices, np.int64)
+        """Return the rows of the split for the data set's `indices`, (n,) int64, which are checked."""
+        numbers = checked_rows(indices, len(self), self.title)
         return numbers if self.rows is None else self.rows[numbers]
 
     def key(self, row: int) -> str:

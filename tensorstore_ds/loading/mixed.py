@@ -27,6 +27,7 @@ from tensorstore_ds.loading.samplers import Order, RowSampler, at_least
 from tensorstore_ds.loading.samples import Batch, Sample, Samples
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.shortage import Loaded
+from tensorstore_ds.reading.columns import checked_rows
 from tensorstore_ds.reading.store import Asked, Store
 from tensorstore_ds.reading.stored_images import check_depths
 from tensorstore_ds.seeding import shuffled
@@ -174,7 +175,7 @@ class MixedDataset(Samples):
 
     def _store_rows(self, indices: ArrayLike) -> NDArray[np.int64]:
         """Return the indices themselves, because rows of a mixture are its indices."""
-        return np.asarray(indices, np.int64)
+        return checked_rows(indices, len(self), self.store_name)
 
     def __len__(self) -> int:
         """Number of samples of all stores."""

@@ -97,6 +97,18 @@ def test_worker_processes_of_torch(server: FaultyServer, stores: Path, num_worke
     assert found[0] == found[1]
 
 
+def test_rows_that_count_from_the_end(server: FaultyServer, stores: Path) -> None:
+    found = []
+    for place, residency in ((stores, "page-cache"), (stores, "device"), (server.url, "page-cache")):
+        options: Any = {"sampler": [-1, 3], "collate": "padded", "device": "cpu", "residency": residency}
+        dataset = tsds.StoreDataset(f"{place}/shards.tsds", fields=["image", "objects"])
+        (batch,) = tsds.DataLoader(dataset, 2, **options)
+        found.append([batch["image"].tolist(), batch["objects"]["labels"].tolist()])
+        with pytest.raises(IndexError, match=rf"^shards\.tsds, train: row {ROWS} is outside of \[0, {ROWS}\)"):
+            list(tsds.DataLoader(dataset, 2, **options | {"sampler": [ROWS]}))
+    assert found[0] == found[1] == found[2]
+
+
 def test_a_forked_process_reads_on(server: FaultyServer, stores: Path) -> None:
     store = tsds.open(f"{server.url}/raw.tsds")
     store["train"]["image"].take([0])  # the library that talks to servers has threads now, which a child has not
