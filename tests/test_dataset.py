@@ -165,7 +165,9 @@ def with_noise(sample, *, generator):
 
 def test_subset_and_filter(labelled):
     dataset = StoreDataset(labelled)
-    subset = dataset.subset([4, 0, 19])
+    rows = np.array([4, 0, 19])
+    subset = dataset.subset(rows)
+    rows[:] = 7
     assert [int(s["image"][0, 0, 0]) for s in (subset[0], subset[1], subset[-1])] == [4, 0, 19]
     assert [int(v) for v in subset.subset([2, 1]).gather([0, 1]).columns["image"][:, 0, 0, 0]] == [19, 0]
     twos = dataset.filter(lambda label: label == 2, "label")

@@ -441,12 +441,12 @@ class StoreDataset(Samples):
         """Return a data set of some samples, by their indices in this one, in this order.
 
         Args:
-            rows: (m,) integers, or a mask (n,) bool.
+            rows: (m,) integers, which are copied, or a mask (n,) bool.
 
         Raises:
             IndexError: an index is out of range.
         """
-        chosen = np.asarray(rows)
+        chosen = np.array(rows)
         if chosen.dtype == np.bool_:
             chosen = np.flatnonzero(chosen)
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= len(self)):
