@@ -27,7 +27,7 @@ help:
 	@echo "make demo         install into $(VENV), convert, verify and draw two data sets of real digits, train on one"
 	@echo "make test         install with the test tools, run the quick tests; TSDS_DRAW=all with all their variants"
 	@echo "make test-slow    the tests that take a second or more, with all their variants"
-	@echo "make test-faults  let operations on files fail, and the power; TSDS_FAULTS=full more of each kind, every all"
+	@echo "make test-faults  let operations on files fail, and the power; TSDS_FAULTS=full two of each kind, every all"
 	@echo "make test-install  install the package with and without its kernels in C, and compile these with all warnings"
 	@echo "make test-arm64   compare the kernels in C on arm64 with x86-64, where gcc for aarch64 and qemu-user are installed"
 	@echo "make test-remote  copy stores from and to servers that fail: S3 by moto, and nginx where it is installed"

@@ -104,11 +104,8 @@ def site(operation: str) -> str:
     return f"{name.removesuffix('64')} {re.sub('[^/]+/#[^/]*/.*', '#', path)}"
 
 
-def chosen(sweep: Sweep, operations: Sequence[str], most: int = 4) -> list[int]:
-    """The numbers, from 1 on, of the operations that meet a fault: see `EXTENT`.
-
-    In a full run, the first and the last one of each site, and others, drawn, up to `most`.
-    """
+def chosen(sweep: Sweep, operations: Sequence[str]) -> list[int]:
+    """The numbers, from 1 on, of the operations that meet a fault: see `EXTENT`."""
     sweep.operations = len(operations)
     if EXTENT == "every":
         return list(range(1, len(operations) + 1))
@@ -116,12 +113,9 @@ def chosen(sweep: Sweep, operations: Sequence[str], most: int = 4) -> list[int]:
     sites = defaultdict[str, list[int]](list)
     for number, operation in enumerate(operations, 1):
         sites[site(operation)].append(number)
-    numbers = list[int]()
-    for found in sites.values():
-        if EXTENT == "full" and len(found) > 2:
-            numbers += [found[0], *draw.sample(found[1:-1], min(most, len(found)) - 2), found[-1]]
-        else:
-            numbers += found if EXTENT == "full" else [draw.choice(found)]
+    if EXTENT == "full":
+        return sorted({number for found in sites.values() for number in (found[0], found[-1])})
+    numbers = [draw.choice(found) for found in sites.values()]
     return sorted(draw.sample(numbers, -(-len(numbers) // 40)) if EXTENT == "quick" else numbers)
 
 

@@ -17,8 +17,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 #: Seconds after which a command counts as hanging: they take a tenth of one, on a busy machine some.
 LIMIT = 300.0
-#: Which operations of a command meet a fault: one of each site, or several (``full``); one site in 40, drawn by
-#: TSDS_DRAW (``quick``); all, which takes hours (``every``).
+#: Which operations of a command meet a fault: one of each site, drawn by TSDS_DRAW, or its first and its last one
+#: (``full``); one of one site in 40 (``quick``); all, which takes hours (``every``).
 EXTENT = os.environ.get("TSDS_FAULTS", "")
 #: Seconds that a test may take. One that is ended within a sweep leaves files, with which the next ones fail.
 LONGEST = 7200 if EXTENT == "every" else 1200
@@ -51,12 +51,6 @@ class Fault:
     counted: Class = Class.CHANGES
     error: int = 0
     failing: Class = Class.CHANGES
-
-    @property
-    def most(self) -> int:
-        """At how many operations of one site it comes in a full run: more where each leaves other files."""
-        leaves_files = self.action in (Action.KILL_ALL, Action.TEAR, Action.FAIL_ONCE) and self.counted & Class.CHANGES
-        return 4 if leaves_files else 2
 
 
 FAULTS = {

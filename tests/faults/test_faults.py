@@ -32,7 +32,7 @@ def commands(cases: Iterable[str], *faults: str) -> list[object]:
 
 def swept(bench: Bench, sweep: Sweep, case: Case, fault: Fault, *, prefix: Path | None = None) -> None:
     """Trials with a fault at the operations that are chosen of those below a folder, which is OUT's if not given."""
-    for operation in chosen(sweep, bench.operations(case, fault, prefix), fault.most):
+    for operation in chosen(sweep, bench.operations(case, fault, prefix)):
         bench.trial(case, fault, operation, sweep, prefix)
     assert sweep.trials
     sweep.check()
@@ -108,7 +108,7 @@ def test_a_cache_that_fails(bench: Bench, root: Path, sweep: Sweep, errno: str, 
         bench.server.warm(["read", url, str(root / "cache-warm"), str(store)])
         cache = fresh()
         operations = bench.server.operations(["read", url, str(cache), str(store)], fault, cache)
-        for at in chosen(sweep, operations, fault.most):
+        for at in chosen(sweep, operations):
             cache = fresh()
             result = read(cache, fault, at)
             sweep.trials += 1
@@ -154,7 +154,7 @@ def test_repack_reading_the_store(bench: Bench, root: Path, sweep: Sweep, name: 
 def test_what_is_there_already(bench: Bench, root: Path, sweep: Sweep, name: str, fault: str) -> None:
     sweep.name = f"{name}, {fault}"
     trials = Trials(bench, replacing(name, root), FAULTS[fault])
-    for at in chosen(sweep, trials.operations, FAULTS[fault].most):
+    for at in chosen(sweep, trials.operations):
         trials.trial(at, sweep)
     sweep.check()
 
