@@ -268,6 +268,24 @@ def test_names_that_labelme_would_change(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "out.partial").exists()
 
 
+@pytest.mark.parametrize("to", ["cvat", "labelme", "yolo"])
+def test_boxes_that_are_no_hulls_are_counted(tmp_path: Path, to: str) -> None:
+    triangle = np.array([[2, 2], [9.004, 2], [2, 9]], np.float32)
+    found = []
+    for name, edge in (("hull", 9), ("else", 12)):
+        values = {"boxes": [[2, 2, edge, 9]], "labels": [0], "polygons": [triangle]}
+        store = store_of(tmp_path / f"{name}.tsds", [{"image": PIXELS, "objects": values}], ("cat",))
+        found.append(dict(tsds.export(store.path, tmp_path / name, to).left_out))
+    assert found == [{}, {"boxes that are not the hulls of their polygons": 1}]
+
+
+def test_keypoints_that_yolo_cannot_hold_are_counted(tmp_path: Path) -> None:
+    values = {"boxes": [[2, 2, 9, 9]], "labels": [0], "keypoints": [[[3, 4], [np.nan, np.nan], [-1, 5]]]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], ("cat",))
+    summary = tsds.export(store.path, tmp_path / "out", "yolo")
+    assert summary.left_out == {"keypoints outside of the image": 1}
+
+
 def test_what_labelme_cannot_hold(tmp_path: Path) -> None:
     store = detection(tmp_path / "s.tsds", (2, 0), keypoints=3, outlines=True)
     summary = tsds.export(store.path, tmp_path / "out", "labelme")

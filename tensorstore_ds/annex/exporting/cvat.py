@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, short
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull, short
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.imaging.outlines import split_polygons
 from tensorstore_ds.sources.base import FLAGS
@@ -73,7 +73,7 @@ class CvatExporter(Exporter):
         root = Element("image", id=str(self._images), name=sample.name, subset=sample.split, width=width, height=height)
         self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", "occluded", *_ATTRIBUTES)
         unlike: set[str] = set()
-        for i, box in enumerate(values["boxes"].tolist()):
+        for i, box in enumerate(values["boxes"]):
             label = self._labels[int(values["labels"][i])] if "labels" in values else self._labels[0]
             rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
             oriented = values["oriented_boxes"][i] if "oriented_boxes" in values else np.full(5, np.nan)
@@ -83,6 +83,8 @@ class CvatExporter(Exporter):
             if drawn:
                 shape = SubElement(root, "polygon", points=_points(rings[0]))
                 unlike |= {"oriented boxes beside polygons"} if not np.isnan(oriented[0]) else set()
+                if not is_hull(box, rings, sample.size):
+                    unlike.add("boxes that are not the hulls of their polygons")
             else:
                 shape = SubElement(root, "box", _turned(oriented) if not np.isnan(oriented[0]) else _edges(box))
                 unlike |= {"polygons, where an object has several"} if rings else set()
@@ -98,7 +100,7 @@ class CvatExporter(Exporter):
         return root
 
 
-def _edges(box: list[float]) -> dict[str, str]:
+def _edges(box: NDArray[Any]) -> dict[str, str]:
     return {name: f"{short(edge):.10g}" for name, edge in zip(("xtl", "ytl", "xbr", "ybr"), box, strict=True)}
 
 

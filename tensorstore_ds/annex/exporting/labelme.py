@@ -10,17 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, short
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, hull, is_hull, short
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.imaging.outlines import split_polygons
-from tensorstore_ds.imaging.placement import clip
 from tensorstore_ds.sources.base import FLAGS
 
 _VERSION = "5.4.1"  # of labelme, which has written files of this form since 5.0
-
-_ROUNDING = 0.01  # pixels
 
 
 class LabelmeExporter(Exporter):
@@ -71,7 +68,7 @@ class LabelmeExporter(Exporter):
             drawn = _drawable(rings, sample.size)
             if len(drawn) < len(rings):
                 unlike.add("polygons without an area")
-            if drawn and not np.array_equal(_hull(drawn, sample.size), box):
+            if drawn and not is_hull(box, drawn, sample.size):
                 unlike.add("boxes that are not the hulls of their polygons")
             points = values["keypoints"][i] if "keypoints" in values else np.empty((0, 2))
             named = [(name, at) for name, at in zip(field.keypoints, points, strict=False) if not np.isnan(at[0])]
@@ -83,7 +80,7 @@ class LabelmeExporter(Exporter):
             if drawn and is_turned:
                 unlike.add("oriented boxes beside polygons")
             elif is_turned:
-                if not np.allclose(_hull([corners[i]], sample.size), box, atol=_ROUNDING):
+                if not is_hull(box, [corners[i]], sample.size):
                     unlike.add("boxes that are not the hulls of their oriented boxes")
                 turned = _shape("rotation", label, corners[i], group, flags)
                 yield {**turned, "direction": short(oriented[i, 4] % (2 * np.pi))}  # as X-AnyLabeling has it
@@ -105,12 +102,5 @@ def _drawable(rings: list[NDArray[Any]], size: tuple[int, int]) -> list[NDArray[
     drawn = [ring for ring in rings if len(ring) > 2]
     if not drawn:
         return []
-    x1, y1, x2, y2 = _hull(drawn, size)
+    x1, y1, x2, y2 = hull(drawn, size)
     return drawn if x1 < x2 and y1 < y2 else []
-
-
-def _hull(rings: list[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.float64]:
-    """Box (4,) of polygons in an image of (height, width), as a conversion computes it."""
-    corners = np.concatenate(rings)
-    box: NDArray[np.float64] = np.concatenate([corners.min(0), corners.max(0)]).astype(np.float64)
-    return clip(box[None], size).reshape(4)

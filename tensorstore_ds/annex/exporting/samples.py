@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.imaging.codecs import encode_png
+from tensorstore_ds.imaging.placement import clip
 from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import netpbm_pixels
@@ -33,6 +34,7 @@ _SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
 #: What no name of a file may hold on some system, and names that mean a device on Windows.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"|?*/\\]|[. ]$|^\.|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)')
 _LONGEST = 200  # characters of a name
+_ROUNDING = 0.01  # pixels
 #: Pixels that PNG keeps as they are: dtype and number of channels.
 _PNG = {("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)}
 
@@ -150,3 +152,15 @@ def extent(start: float, stop: float) -> float:
         if np.float32(first + length) == np.float32(stop):
             return length
     return exact
+
+
+def hull(rings: Sequence[NDArray[Any]], size: tuple[int, int]) -> NDArray[np.float64]:
+    """Box (4,) of polygons in an image of (height, width), as a conversion computes it."""
+    corners = np.concatenate(rings)
+    box: NDArray[np.float64] = np.concatenate([corners.min(0), corners.max(0)]).astype(np.float64)
+    return clip(box[None], size).reshape(4)
+
+
+def is_hull(box: NDArray[Any], rings: Sequence[NDArray[Any]], size: tuple[int, int]) -> bool:
+    """Whether a conversion computes this box from the polygons, up to rounding."""
+    return np.allclose(hull(rings, size), box, rtol=0, atol=_ROUNDING)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.imaging.outlines import split_polygons
@@ -84,7 +84,13 @@ class YoloExporter(Exporter):
             rows = inside.reshape(-1, 8)
         elif "keypoints" in values:
             triples = keypoint_triples(values, scale)
+            if (~np.isnan(values["keypoints"]).any(2) & ~triples.any(2)).any():
+                self.left_out["keypoints outside of the image"] += 1
             rows = np.concatenate([rows, triples.reshape(len(rows), 3 * triples.shape[1])], axis=1)
+        if self._form == "polygons":
+            pairs = zip(values["boxes"], values["polygons"], strict=True)
+            if not all(is_hull(box, [ring], sample.size) for box, ring in pairs):
+                self.left_out["boxes that are not the hulls of their polygons"] += 1
         for i, row in enumerate(rows):
             numbers = (values["polygons"][i] / scale).reshape(-1).clip(0, 1) if self._form == "polygons" else row
             label = int(values["labels"][i]) if "labels" in values else 0
