@@ -168,6 +168,17 @@ def test_a_transform_of_the_image_may_be_set_later(classified: Path, return_as: 
     assert len(set(noisy)) == len(plain)
 
 
+def test_a_transform_that_is_set_later_comes_before_that_of_batches(classified: Path) -> None:
+    dataset = tsds.StoreDataset(classified, transform_of="image")
+    loader = tsds.DataLoader(dataset, 4, batch_transform=tsds.transforms.ToFloat())
+    assert max(float(batch["image"].max()) for batch in loader) <= 1
+    dataset.transform = torch.bitwise_not
+    plain = [sample["image"] for sample in tsds.StoreDataset(classified)]
+    for _ in range(2):
+        found = torch.cat([batch["image"] for batch in loader])
+        assert torch.allclose(found, (255 - torch.stack(plain)) / 255)
+
+
 def test_what_a_transform_may_be_of(classified: Path, detected: Path) -> None:
     image, target = tsds.StoreDataset(
         detected, return_as="torchvision", transform=lambda image: image * 0, transform_of="image"

@@ -522,6 +522,10 @@ class DataLoader(data.DataLoader[Batches]):
         separately. Persistent workers serve one iterator at a time. After another iterator has begun, the earlier one
         raises RuntimeError. An iterator also raises RuntimeError in a different process than the one that created it.
         """
+        if self._in_threads is not None and cast(Samples, self.dataset)._by_sample:  # their transform was set later
+            self._transform, self._in_threads = self._in_threads, None
+            self.collate_fn = replace(cast(StoreCollate, self.collate_fn), keeps_rows=True)
+            self._collated = self.collate_fn.for_loader
         return Epoch(self._begin, self._stats, self._transform, self._count, self._idle, self._static)
 
     def _count(self) -> int:
