@@ -222,6 +222,8 @@ def test_subsets_and_data_sets_without_samples(dataset: tsds.StoreDataset) -> No
     for shuffle in (False, True):
         assert list(tsds.DataLoader(dataset.subset([]), 4, shuffle=shuffle)) == []
     assert flat(tsds.DataLoader(dataset, 4, sampler=data.SequentialSampler(range(6)))) == [*range(6)]
+    loader = tsds.DataLoader(dataset, 4, sampler=tsds.ShuffleSampler(6, shuffle=False))
+    assert [*itertools.chain(*loader.batch_sampler)] == flat(loader) == [*range(6)]  # as Accelerate takes it
 
 
 def as_rank(monkeypatch: pytest.MonkeyPatch, rank: int, world: int) -> None:

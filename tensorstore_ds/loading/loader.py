@@ -279,8 +279,8 @@ class DataLoader(data.DataLoader[Batches]):
             # Only this loader's own iteration divides rows among ranks. Accelerate takes the sampler out of it and
             # divides the rows itself, so it gets the order of all ranks.
             self._ranked_sampler, sampler = sampler, sampler._undivided()
-            if type(sampler) is ShuffleSampler and not sampler.shuffle and isinstance(dataset, Sized):
-                sampler = SequentialSampler(dataset)  # Lightning sees from it that the order is not shuffled
+            if type(sampler) is ShuffleSampler and not sampler.shuffle:
+                sampler = SequentialSampler(sampler)  # Lightning sees from it that the order is not shuffled
         self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
         self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch
