@@ -188,6 +188,17 @@ def test_yolo_without_val_keeps_test(tmp_path: Path) -> None:
     assert_same(store, again(tmp_path / "yolo"), "boxes", "labels")
 
 
+def test_yolo_takes_valid_for_val_and_names_what_is_not_read(tmp_path: Path) -> None:
+    values = {"boxes": [[2, 2, 9, 9]], "labels": [0]}
+    with tsds.Writer(tmp_path / "s.tsds", classes=("cat",)) as writer:
+        for split in ("train", "valid", "test", "extra"):
+            writer.append(split, image=PIXELS, objects=values)
+    valid, unread = tsds.export(tmp_path / "s.tsds", tmp_path / "out", "yolo").notes
+    assert "data.yaml names valid for it" in valid and unread.endswith(": extra will not be read.")
+    found = tsds.convert(tmp_path / "out", tmp_path / "again.tsds", workers=0)
+    assert found.rows == {"train": 1, "val": 1, "test": 1}
+
+
 def test_yolo_rows(tmp_path: Path) -> None:
     """Worked out by hand: 40 wide, 30 high."""
     values = {"boxes": [[10, 6, 30, 12]], "labels": [2]}

@@ -17,6 +17,8 @@ from tensorstore_ds.imaging.outlines import split_polygons
 
 #: Ultralytics' task by the value that rows are made of.
 _TASKS = {"oriented_boxes": "obb", "polygons": "segment"}
+#: Splits that may be used for validation, the first one first.
+_VALIDATION = ("val", "valid", "validation", "test")
 
 
 class YoloExporter(Exporter):
@@ -54,13 +56,15 @@ class YoloExporter(Exporter):
         """Write ``data.yaml``, as JSON texts, lists and mappings, which are valid YAML."""
         field = self.need_objects()
         lines = [f"{split}: images/{split}" for split in self.splits]
-        if "val" not in self.splits:  # Ultralytics wants one
-            used = "test" if "test" in self.splits else self.splits[0]
+        used = next((name for name in _VALIDATION if name in self.splits), self.splits[0])
+        if used != "val":  # Ultralytics wants one
             lines.append(f"val: images/{used}")
             self.notes.append(
                 f"no split val, which Ultralytics needs to choose the best epoch: data.yaml names {used} for it. "
                 "tsds split divides a store."
             )
+        if unread := [name for name in self.splits if name not in ("train", "test", used)]:
+            self.notes.append(f"YOLO's splits are train, val and test: {', '.join(unread)} will not be read.")
         names = field.classes or ("object",)
         lines += ["names:", *(f"  {i}: {json.dumps(name, ensure_ascii=False)}" for i, name in enumerate(names))]
         if self._form in _TASKS:  # a row of 4 corners may be either
