@@ -190,3 +190,14 @@ def test_the_command(tmp_path: Path) -> None:
     assert set(pq.read_table(tmp_path / "t.parquet").column("split").to_pylist()) == {"test"}
     found = json.loads(command("table", tmp_path / "s.tsds", tmp_path / "u.parquet", "--json").stdout)
     assert found["samples"] == {"train": 8, "test": 8}
+
+
+def test_a_split_without_objects_of_one_keypoint(tmp_path: Path) -> None:
+    image = np.zeros((3, 3, 3), np.uint8)
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        for split, count in (("train", 1), ("val", 0)):
+            values = {"boxes": np.ones((count, 4)) * [0, 0, 2, 2], "keypoints": np.ones((count, 1, 2))}
+            writer.append(split, image=image, **values, visibility=np.full((count, 1), 2))
+    tsds.exporting.write_table(tmp_path / "s.tsds", tmp_path / "t.parquet")
+    rows = pq.read_table(tmp_path / "t.parquet").column("objects").to_pylist()
+    assert [[each["visibility"] for each in row] for row in rows] == [[2], []]

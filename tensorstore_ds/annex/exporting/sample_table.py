@@ -197,7 +197,7 @@ def _lists(pa: Any, values: NDArray[Any]) -> Any:
     """Numbers (n,), or lists for each further axis. Not all programs read half precision, so it becomes single."""
     if values.dtype == np.float16:
         values = values.astype(np.float32)
-    if values.ndim > 1 and values[0:1].size == 1:
+    if np.prod(values.shape[1:]) == 1:
         values = values.reshape(-1)
     found = pa.array(np.ascontiguousarray(values).reshape(-1))
     for axis in range(values.ndim - 1, 0, -1):
