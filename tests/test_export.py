@@ -370,7 +370,19 @@ def test_webdataset(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["../../evil.png", "/etc/passwd", "..", "", "a/.hidden.png", "con.png", "x" * 300, "a\0b.png", "C:\\a?.png"]
+    "key",
+    [
+        "../../evil.png",
+        "/etc/passwd",
+        "..",
+        "",
+        "a/.hidden.png",
+        "con.png",
+        "x" * 300,
+        "猫" * 99,
+        "a\0b.png",
+        "C:\\a?.png",
+    ],
 )
 def test_keys_that_are_no_names(key: str) -> None:
     name = Names().new(key, 7, (".png",))
@@ -389,7 +401,7 @@ def test_names_are_unique_whatever_their_case() -> None:
 def test_every_key_becomes_a_name(key: str, row: int) -> None:
     name = Names().new(key, row, (".png",))
     assert name.lower().endswith(".png") and Path(name).name == name and not name.startswith(".")
-    assert len(name) < 230 and "\0" not in name
+    assert len(name.encode()) < 230 and "\0" not in name
 
 
 @given(st.floats(0, 5000, width=32), st.floats(0, 5000, width=32))

@@ -33,7 +33,7 @@ _SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
 )
 #: What no name of a file may hold on some system, and names that mean a device on Windows.
 _UNSAFE = re.compile(r'[\x00-\x1f<>:"|?*/\\]|[. ]$|^\.|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)')
-_LONGEST = 200  # characters of a name
+_LONGEST = 200  # bytes of a name
 _ROUNDING = 0.01  # pixels
 #: Pixels that PNG keeps as they are: dtype and number of channels.
 _PNG = {("uint8", 1), ("uint8", 3), ("uint8", 4), ("uint16", 1)}
@@ -76,7 +76,7 @@ class Names:
         stem, dot, suffix = last.rpartition(".")
         suffix = f".{suffix}" if dot and f".{suffix.lower()}" in suffixes else suffixes[0]
         stem = stem if dot else last
-        if not stem or len(last) > _LONGEST or _UNSAFE.search(f"{stem}{suffix}") or _UNSAFE.search(stem):
+        if not is_safe(stem) or not is_safe(f"{stem}{suffix}"):
             stem = f"{row:06d}"
         while stem.lower() in self._taken:  # of stems, because annotations share them
             stem = f"{stem}_{row:06d}"
@@ -86,7 +86,7 @@ class Names:
 
 def is_safe(name: str) -> bool:
     """Return whether a text, such as a class name, can be the name of a folder on every operating system."""
-    return bool(name) and len(name) <= _LONGEST and not _UNSAFE.search(name)
+    return bool(name) and len(name.encode(errors="surrogatepass")) <= _LONGEST and not _UNSAFE.search(name)
 
 
 def samples_of(split: Split, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
