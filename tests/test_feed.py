@@ -939,7 +939,7 @@ def test_the_next_epoch_is_whole_again_by_workers(dataset: tsds.StoreDataset) ->
     assert [flat(loader) for loader in pair] == [left[::2], [*left[1::2], order(0)[0]]]  # 37 rows, and one once more
 
 
-def test_an_order_that_depends_on_the_ranks_is_refused(dataset: tsds.StoreDataset) -> None:
+def test_an_order_that_depends_on_the_ranks_is_refused_within_an_epoch(dataset: tsds.StoreDataset) -> None:
     def loader(ranks: int) -> tsds.DataLoader[Any]:
         sampler = tsds.BlockShuffleSampler(ROWS, block_rows=5, window_blocks=3, rank=0, num_replicas=ranks)
         return tsds.DataLoader(dataset, BATCH, sampler=sampler)
@@ -947,6 +947,11 @@ def test_an_order_that_depends_on_the_ranks_is_refused(dataset: tsds.StoreDatase
     _, state = stopped(loader(1), 0, 1)
     with pytest.raises(tsds.OptionError, match="expected the state of a loader with"):
         loader(2).load_state_dict(state)
+    _, state = stopped(loader(1), 1, 0)
+    resumed, whole = loader(2), loader(2)
+    resumed.load_state_dict(state)
+    whole.set_epoch(1)
+    assert flat(resumed) == flat(whole)
     _, state = stopped(several(dataset, 1, 4)[0], 0, 1)
     for change in ({"samples": 60}, {"start": -1}, {"start": "x"}, {"num_replicas": None}):
         with pytest.raises(tsds.OptionError, match="state: expected"):

@@ -218,6 +218,20 @@ def test_a_run_killed_after_its_checkpoint_evaluates_again(store: Path, tmp_path
     assert [r.eval for r in load_history(out)] == [r.eval for r in load_history(uninterrupted)]
 
 
+def test_another_number_of_ranks_resumes_an_order_by_blocks_between_epochs(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tensorstore_ds.annex.training.data.fits", lambda *_, **__: False)
+    out = tmp_path / "run"
+    listeners = tsds.training.Listeners(epoch=lambda record: record.epoch > 1 or shutil.copy(out / "last.pt", tmp_path))
+    tsds.train(store, small(epochs=2), out=out, listeners=listeners)
+    saved = torch.load(tmp_path / "last.pt", weights_only=True)
+    saved["loader"] |= {"num_replicas": 2, "batches": saved["batch"] // 2}  # as if two ranks had trained
+    torch.save(saved | {"ranks": 2, "batch": saved["batch"] // 2}, out / "last.pt")
+    report, _ = trained(store, out, epochs=2, resume=True)
+    assert report.epochs == 2 and state(out)["ranks"] == 1
+
+
 @pytest.fixture(scope="module")
 def brief(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of an epoch, to look at."""

@@ -405,12 +405,15 @@ class DataLoader(data.DataLoader[Batches]):
         drawn = state["seed"] if self._draws_seed and type(state.get("seed")) is int else self.seed
         setting, start = self._setting(), state.get("start", 0)
         setting.update({name: drawn for name in ("seed", "sampler_seed") if setting.get(name) == self.seed})
-        is_divided_anew = self.is_elastic and state.get("num_replicas") != setting["num_replicas"]
+        is_free = self.is_elastic or state.get("batch") == 0  # any number of ranks begins an epoch
+        is_divided_anew = is_free and state.get("num_replicas") != setting.get("num_replicas")
         if is_divided_anew:
-            setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed")}
-        if self.is_elastic and (is_divided_anew or not getattr(self._ranked_sampler, "even_batches", True)):
+            setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed") if name in setting}
+        if self._ranked_sampler is not None and (
+            is_divided_anew or not getattr(self._ranked_sampler, "even_batches", True)
+        ):
             setting.pop("batches", None)  # differs among ranks in this case
-            setting["samples"] = cast(RowSampler, self._ranked_sampler).size
+            setting["samples"] = self._ranked_sampler.size
         for name, value in setting.items():
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
@@ -429,7 +432,7 @@ class DataLoader(data.DataLoader[Batches]):
             each = 1 if each is None else each
             if type(each) is not int or type(ranks) is not int or min(each, ranks) < 1:
                 raise OptionError(f"state: expected a batch size, and a number of ranks, found {each!r} and {ranks!r}.")
-            start, batch = min(start + batch * each * ranks, state["samples"]), 0
+            start, batch = min(start + batch * each * ranks, state.get("samples", 0)), 0
         if sampler_epoch is not None and type(sampler_epoch) is not int:
             raise OptionError(f"state: expected the epoch of the sampler, found {sampler_epoch!r}.")
         generator = generator_of(self._ordering)

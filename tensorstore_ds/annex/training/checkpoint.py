@@ -164,7 +164,7 @@ class LoadedState:
         if difference:
             longer = " To train longer, start another run with `weights`." if difference.startswith("`epochs`") else ""
             raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.{longer}")
-        if self.state["batch"] and self.state["ranks"] != ranks and not is_elastic:
+        if self.state["loader"].get("batch") and self.state["ranks"] != ranks and not is_elastic:
             raise TrainingError(
                 f"{self.path}: expected {self.state['ranks']} ranks to go on within an epoch, found {ranks}. "
                 "In this order of samples, another number is possible between two epochs alone."
