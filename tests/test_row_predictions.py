@@ -117,6 +117,18 @@ def test_keypoints_and_several_labels(tmp_path: Path, task: str) -> None:
     assert tsds.verify(path) == []
 
 
+def test_a_store_with_other_keypoints_or_none(tmp_path: Path) -> None:
+    _, checkpoint = model_of(annotated(tmp_path / "s.tsds"), "keypoints")
+    other, bare = annotated(tmp_path / "other.tsds", points=3), tmp_path / "bare.tsds"
+    with pytest.raises(tsds.OptionError, match="expected the keypoints of the model, 0, 1, found 0, 1, 2"):
+        tsds.training.add_predictions(checkpoint, other, device="cpu")
+    with tsds.Writer(bare) as writer:
+        writer.append("train", image=np.zeros((16, 16, 1), np.uint8), boxes=np.array([[0.0, 0, 4, 4]]))
+    with pytest.raises(tsds.OptionError, match="expected objects with keypoints in the field 'objects', found none"):
+        tsds.training.evaluate(checkpoint, bare, device="cpu")
+    assert list(tsds.training.add_predictions(checkpoint, bare, device="cpu").fields) == ["keypoints"]
+
+
 @pytest.mark.slow
 def test_a_detector(tmp_path: Path) -> None:
     path = shape_store(tmp_path / "s.tsds", train=8, val=3)

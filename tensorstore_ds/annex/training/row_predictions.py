@@ -19,10 +19,10 @@ from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.annex.training.detections import StoreDetections, predict_store, stored_size
 from tensorstore_ds.annex.training.prediction import check_classes, model_for, stored_batches
 from tensorstore_ds.annex.training.process import Ranks, Tally, device_of
-from tensorstore_ds.annex.training.tasks import Detection
+from tensorstore_ds.annex.training.tasks import Detection, Task
 from tensorstore_ds.conversion.result import OnProgress
 from tensorstore_ds.errors import OptionError, TrainingError
-from tensorstore_ds.format.kinds import LabelField
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split, Store, open as open_store
@@ -60,17 +60,17 @@ def evaluate(
 
     Raises:
         TrainingError: the checkpoint is damaged or a detector, or its model returns NaN.
-        OptionError: the store does not contain the split or the fields of the task, or has different channels or
-            classes than the model.
+        OptionError: the store does not contain the split or the fields of the task, or has different channels,
+            classes or keypoints than the model.
         FormatError: the store is damaged.
     """
     model, card, opened, chosen = model_for(checkpoint, store, split, device)
     where, task, tally = os.fspath(checkpoint), card.task, Tally()
     if isinstance(task, Detection):
         raise TrainingError(f"{where}: expected a model for another task, found a detector. Use `predict_store`.")
-    if absent := [name for name in task.fields if name not in chosen.fields]:
+    if absent := _absent(task, chosen):
         advice = "Give image files, or a store with this field."
-        raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent[0]!r}, found none. {advice}")
+        raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent!r}, found none. {advice}")
     for outputs, targets in _outputs(model, card, opened, chosen, where):
         tally.add(task.loss(outputs, targets), len(outputs), task.sums(outputs, targets, detailed=True))
     return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, device_of(device))).metrics(task))
@@ -119,8 +119,8 @@ def add_predictions(
 
     Raises:
         TrainingError: the checkpoint is damaged, or its model returns NaN.
-        OptionError: the store does not contain a split, or has different channels or classes than the model; or as in
-            `add_fields`.
+        OptionError: the store does not contain a split, or has different channels, classes or keypoints than the model;
+            or as in `add_fields`.
         FormatError, OutputError, ConversionError: as in `add_fields`.
     """
     opened = open_store(check_in_place(store, "add the predictions"))
@@ -164,16 +164,28 @@ def _objects(found: StoreDetections, score: float) -> list[dict[str, NDArray[Any
     return rows
 
 
+def _absent(task: Task, split: Split) -> str:
+    """The first field of a split that lacks what a task compares with, or an empty text."""
+    table = named(split.fields, task.objects_field, ObjectsField)
+    is_bare = bool(task.keypoints) and (table is None or "keypoints" not in table.values)
+    return next((name for name in task.fields if name not in split.fields), task.objects_field if is_bare else "")
+
+
 def _outputs(
     model: Any, card: ModelCard, store: Store, split: Split, where: str
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
     """Outputs and targets of each batch of a split, except for detectors; the targets may be None."""
     task = card.task
-    is_compared = all(name in split.fields for name in task.fields)
+    is_compared = not _absent(task, split)
     loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",))
     for name in {task.label_field or task.objects_field} & split.fields.keys():
         if task.classes:
             check_classes(split, split.fields[name].classes, card)
+    table = named(split.fields, task.objects_field, ObjectsField)
+    if is_compared and table is not None and task.keypoints not in ((), table.keypoints):
+        expected, found = (", ".join(names[:5]) for names in (task.keypoints, table.keypoints))
+        advice = "Use a store with these keypoints."
+        raise OptionError(f"{split.name}: expected the keypoints of the model, {expected}, found {found}. {advice}")
     with torch.inference_mode():
         for batch in loader:
             outputs = model(batch["image"])
