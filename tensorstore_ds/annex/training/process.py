@@ -20,6 +20,8 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from tensorstore_ds.annex.training.options import Precision
 from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task
@@ -78,13 +80,16 @@ def ranks(device: str | None) -> Iterator[Ranks]:
     try:
         if own:
             with _ended_by_signals():
-                dist.init_process_group("nccl" if chosen.type == "cuda" else "gloo")
+                store, rank, size = next(rendezvous("env://"))
+                if chosen.type == "cuda":
+                    _check_gpus(chosen, store, rank, size)
+                backend = "nccl" if chosen.type == "cuda" else "gloo"
+                dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         if dist.is_available() and dist.is_initialized():
             with _ended_by_signals():
                 host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
             group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
             del host
-            _check_gpus(group)
         yield group
     except RuntimeError as error:
         if not dist.is_available() or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
@@ -111,16 +116,16 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_gpus(ranks: Ranks) -> None:
-    """Raise an error if ranks share a GPU: NCCL does so late and unclearly. Each rank may see a different first GPU."""
-    if ranks.device.type != "cuda" or "nccl" not in dist.get_backend():
-        return
-    own = torch.tensor(list(str(torch.cuda.get_device_properties(ranks.device).uuid).encode()))
-    every = [torch.empty_like(own) for _ in range(ranks.size)]
-    dist.all_gather(every, own, group=ranks._host_group)
-    if (gpus := len({tuple(each.tolist()) for each in every})) < ranks.size:
+def _check_gpus(device: torch.device, store: Store, rank: int, size: int) -> None:
+    """Raise an error if ranks share a GPU: NCCL does so unclearly. Each rank may see a different first GPU."""
+    shared = PrefixStore("gpus", store)
+    shared.set(str(rank), str(torch.cuda.get_device_properties(device).uuid))
+    gpus = len({shared.get(str(each)) for each in range(size)})
+    shared.set(f"{rank} has read", "")
+    shared.wait([f"{each} has read" for each in range(size)])  # the first rank may hold the store, and end
+    if gpus < size:
         raise OptionError(
-            f"`device`: expected a GPU for each of {ranks.size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
+            f"`device`: expected a GPU for each of {size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
             'out `device` if it names one GPU, or use `device="cpu"`.'
         )
 

@@ -29,6 +29,7 @@ def started(gpus: int, device: str | None) -> list[str]:
         **os.environ,
         **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
         **{"TORCHELASTIC_RUN_ID": "test", "FAKE_CUDA_DEVICES": str(gpus)},
+        "TORCH_DIST_USE_NCCL2": "0",  # which connects GPUs at once, as the fake ones cannot be
     }
     command = [sys.executable, "-c", CODE.format(device=device)]
     processes = [
