@@ -109,3 +109,10 @@ def test_lines_and_metrics_of_other_tasks(task: Any, pattern: str, tmp_path: Pat
     done = tsds("predict", tmp_path / task / "best.pt", image)
     assert done.exit_code == 0, done.stderr
     assert re.fullmatch(pattern, done.stdout.removeprefix(f"{image}: ").strip()), done.stdout
+
+
+def test_files_of_detectors_beside_probabilities_are_refused(run: Path, tmp_path: Path) -> None:
+    flags = ("--probabilities", tmp_path / "p.npy", "--results", tmp_path / "r.json")
+    done = tsds("predict", run / "run" / "best.pt", run / "store.tsds", *flags)
+    assert done.exit_code == 1 and "--results: expected it without --probabilities, found both." in done.stderr
+    assert not list(tmp_path.iterdir())

@@ -236,6 +236,10 @@ def predict(
     elif store is not None and ((store / "zarr.json").exists() or store.name.endswith(".tsds.zip")):
         folds = [f"--{name.replace('_', '-')}" for name in _OF_FOLDS if given[name] is not None]
         if given["probabilities"] is not None:
+            if of_detector := [flag for flag in ("--results", "--picture", "--out") if flag in flags]:
+                raise Failure(
+                    f"{of_detector[0]}: expected it without --probabilities, found both. Leave out one of them."
+                )
             options = {name: given[name] for name in ("split", *_OF_FOLDS)}
             _write_probabilities(checkpoint, store, given["probabilities"], as_json, device=device, **options)
         elif folds:
