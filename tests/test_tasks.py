@@ -374,6 +374,21 @@ def test_what_predictions_say() -> None:
     assert [one["class"] for one in said["best"]] == list("gfedc")
 
 
+def test_the_mean_loss_of_keypoints_does_not_depend_on_the_batches() -> None:
+    """Images without keypoints count nowhere, and a batch by how many it has."""
+    places = torch.rand(6, 4, 2, generator=torch.Generator().manual_seed(0)) - 0.5
+    places[:3], places[4, :2] = math.nan, math.nan
+    losses = []
+    for size in (1, 4, 6):
+        tally = Tally()
+        for part in places.split(size):
+            targets, outputs = {"keypoints": part, "side": torch.ones(len(part), 2)}, torch.zeros(len(part), 8)
+            tally.add(PLACES.loss(outputs, targets), len(part), PLACES.sums(outputs, targets))
+        losses.append(tally.metrics(PLACES)["loss"])
+    whole = PLACES.loss(torch.zeros(6, 8), {"keypoints": places}).item()
+    assert losses == pytest.approx([whole] * 3)
+
+
 def test_sums_have_the_widest_type_of_their_device() -> None:
     targets = {"keypoints": torch.zeros(3, 4, 2), "side": torch.ones(3, 2)}
     sums = Keypoints(keypoints=POINTS, objects_field="objects").sums(torch.zeros(3, 8), targets)

@@ -333,6 +333,7 @@ class Keypoints(Task):
         distances = error.norm(dim=2)  # (B, K) in units of the box
         present = distances.isfinite()
         return {
+            "labelled": keypoints.isfinite().sum() / keypoints[0].numel(),  # in images, which the mean loss is of
             "distances": distances.where(present, 0.0).sum(0, dtype=_widest(distances.device)),
             "present": present.sum(0),
         }
@@ -376,7 +377,7 @@ class ClassificationKeypoints(Task):
     def sums(self, outputs: Tensor, targets: tuple[Any, Any], *, detailed: bool = False) -> Sums:
         each = self._each(outputs, targets)
         first, second = (task.sums(part, target, detailed=detailed) for task, part, target in each)
-        return first | second
+        return second | first  # the mean loss is of the images with a label
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         labels, keypoints = self.both
