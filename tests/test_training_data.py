@@ -254,6 +254,19 @@ def test_what_does_not_fit_in_memory_is_shuffled_by_blocks(
     assert loader_of(store, residency="page-cache")[1] == "shuffled" and not asked
 
 
+def test_a_split_without_keypoints_teaches_nothing(tmp_path: Path) -> None:
+    none: dict[str, Any] = {"boxes": np.zeros((0, 4)), "keypoints": np.zeros((0, 2, 2))}
+    some = {"boxes": np.array([[0.0, 0, 4, 4]]), "keypoints": np.ones((1, 2, 2))}
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        for split, values in (("train", none), ("val", none), ("test", some)):
+            writer.append(split, image=np.zeros((8, 8, 1), np.uint8), **values)
+    store = tsds.open(tmp_path / "s.tsds")
+    with pytest.raises(tsds.OptionError, match="train: expected objects with keypoints to learn from, found none in 1"):
+        data.task_of(store["train"])
+    chosen = eval_split_of(store, small(), data.task_of(store["test"]))
+    assert chosen is not None and chosen.name == "test"
+
+
 # --- balance -----------------------------------------------------------------------------------------------------
 
 

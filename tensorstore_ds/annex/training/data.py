@@ -158,8 +158,9 @@ def task_of(split: Split, task: TaskName = "auto", model: Model = "auto") -> Tas
         )
     if not has_labels(chosen, split):
         expected, found = "samples with a label", f"{len(split):,}. Also convert samples with labels{other}."
-        if isinstance(chosen, Detection):
-            expected, found = "objects with boxes", f"{len(split):,} samples. Convert images with annotations."
+        if isinstance(chosen, Detection | Keypoints):
+            expected = "objects with boxes" if isinstance(chosen, Detection) else "objects with keypoints"
+            found = f"{len(split):,} samples. Convert images with annotations."
         raise OptionError(f"{split.name}: expected {expected} to learn from, found none in {found}")
     return chosen
 
@@ -241,8 +242,12 @@ def unlabelled_samples(task: Task, split: Split, rows: RowNumbers = None) -> int
 
 
 def has_labels(task: Task, split: Split, rows: RowNumbers = None) -> bool:
-    """Whether there is a label to learn or to compare with, for tasks with labels of samples or boxes."""
+    """Whether there is a label to learn or to compare with, for tasks with labels of samples, boxes or keypoints."""
     counts = class_counts(task, split, rows)
+    if isinstance(task, Keypoints):
+        table = split.table(task.objects_field)
+        points = (table if rows is None else table.take(rows))["keypoints"]
+        return any(np.isfinite(points[start : start + 8192]).any() for start in range(0, len(points), 8192))
     return not (task.label_field or isinstance(task, Detection)) or bool(counts.any())
 
 
