@@ -278,7 +278,7 @@ def test_whatever_text_is_a_condition_or_is_refused(text: str) -> None:
 
 
 def test_divided_anew(thirty: tsds.Store, tmp_path: Path) -> None:
-    tsds.editing.split_store(thirty.path, tmp_path / "b.tsds", {"train": 0.6, "val": 0.2, "test": 0.2})
+    tsds.editing.split_store(thirty.path, tmp_path / "b.tsds", {"train": np.float32(0.6), "val": 0.2, "test": 0.2})
     made = tsds.open(tmp_path / "b.tsds")
     assert {name: len(made[name]) for name in made} == {"train": 18, "val": 6, "test": 6}
     for name in made:  # each class in its share

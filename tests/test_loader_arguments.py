@@ -124,7 +124,7 @@ TRANSFORMS = {
 
 
 @pytest.mark.drawn(5)
-@pytest.mark.parametrize("batch_size", [3, 100])
+@pytest.mark.parametrize("batch_size", [3, np.int64(100)])
 @pytest.mark.parametrize("names", [*([name] for name in TRANSFORMS), ["flip", "shift", "jitter", "twice", "normalize"]])
 def test_batches_transformed_by_threads_are_those_transformed_by_hand(
     objects: Path, names: list[str], batch_size: int

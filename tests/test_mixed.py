@@ -153,7 +153,7 @@ def test_a_store_without_samples_has_no_share(stores: Path, epoch_length: Any) -
     whole = tsds.StoreDataset(stores / "a.tsds")
     with pytest.raises(tsds.OptionError, match="`weights`: expected 0 for each store without samples"):
         tsds.MixedDataset({whole: 0.5, whole.subset([]): 0.5}, epoch_length=epoch_length)
-    given = tsds.MixedDataset([whole, whole.subset([])], weights=lambda epoch: [0.5, 0.5], epoch_length=5)
+    given = tsds.MixedDataset([whole, whole.subset([])], weights=lambda epoch: [0.5, 0.5], epoch_length=np.int64(5))
     with pytest.raises(tsds.OptionError, match="`weights`: expected 0 for each store without samples"):
         list(tsds.DataLoader(given, shuffle=True))
 

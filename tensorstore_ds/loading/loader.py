@@ -221,6 +221,8 @@ class DataLoader(data.DataLoader[Batches]):
             if residency not in ("page-cache", "auto"):
                 raise refusal("dataset", f"a StoreDataset, for `residency={residency!r}`", _found(dataset))
             residency = "page-cache"
+        if isinstance(batch_size, np.integer):  # torch takes no numbers of NumPy
+            batch_size = int(batch_size)
         in_batches = batch_size is not None or batch_sampler is not None
         if isinstance(collate_fn, StoreCollate):  # of a loader that Lightning makes again
             collate_fn = collate_fn.collate_fn

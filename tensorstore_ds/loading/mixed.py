@@ -98,6 +98,8 @@ class MixedDataset(Samples):
         self.parts = tuple(_part(each, split, fields, decode, on_error) for each in stores)
         lengths = [*map(len, self.parts)]
         self.shares = _shares([*stores.values()], lengths) if isinstance(stores, Mapping) else None
+        if isinstance(epoch_length, np.integer):
+            epoch_length = int(epoch_length)
         if weights is not None and (self.shares is not None or not isinstance(epoch_length, int)):
             raise refusal("weights", "stores without shares, and a number as `epoch_length`", repr(epoch_length))
         if epoch_length not in ("first", "shortest") and (isinstance(epoch_length, bool) or int(epoch_length) < 1):

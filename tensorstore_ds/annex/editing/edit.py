@@ -149,7 +149,8 @@ def split_store(
         ]
         for new, rows in parts.items()
     }
-    step = {"command": "split", "shares": dict(shares), "seed": seed, "group_by": group_by}
+    recorded = {name: float(share) for name, share in shares.items()}
+    step = {"command": "split", "shares": recorded, "seed": seed, "group_by": group_by}
     return write_store(target, in_order(pieces), opened.manifest.fields, step, notify)
 
 
