@@ -384,6 +384,14 @@ def test_an_evaluation_computes_the_precision_once(
     assert [each["ap"] for each in report.classes] == plain(best.ap)
 
 
+def test_detections_beside_the_image_are_not_written(tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        writer.append("val", image=np.zeros((16, 16, 3), np.uint8))
+    found = np.array([[0, 0, 0.9, 3, 16, 8, 16], [0, 0, 0.8, 1, 1, 9, 9]], np.float32)  # the first in the border
+    StoreDetections(tsds.open(tmp_path / "s.tsds")["val"], ("a",), found, None).write_store(tmp_path / "found.tsds")
+    assert tsds.open(tmp_path / "found.tsds")["val"]["objects"][0]["boxes"].tolist() == [[1, 1, 9, 9]]
+
+
 def test_the_worst_images_and_their_colors(store: Path) -> None:
     """All objects of the first image are found, none of the second, and the third has one that is not there."""
     split = tsds.open(store)["val"]

@@ -118,14 +118,16 @@ class StoreDetections:
     def write_store(self, out: str | os.PathLike[str], *, score: float | None = None) -> None:
         """Write a new store with the same images and keys, whose objects are the detections.
 
-        Images are written as they are stored, as pixels or as files.
+        Images are written as they are stored, as pixels or as files. Detections beside the image, which have no area in
+        it, are left out.
 
         Args:
             out: path of the new store, which must not exist.
             score: minimum score of the detections. None uses `best_score`.
         """
         least = self.best_score() if score is None else score
-        split, kept = self.split, self.detections[self.detections[:, 2] >= least]
+        split, sure = self.split, self.detections[self.detections[:, 2] >= least]
+        kept = sure[(sure[:, 3:5] < sure[:, 5:]).all(1)]
         with Writer(out, classes=list(self.classes)) as writer:
             for row in range(len(split)):
                 found = kept[kept[:, 0] == row]
