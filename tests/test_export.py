@@ -530,3 +530,12 @@ def test_png_files_keep_the_pixels(tmp_path: Path) -> None:
         found = np.asarray(Image.open(tmp_path / f"{dtype}{channels}" / "train" / "00000.png"))
         np.testing.assert_array_equal(found.reshape(pixels.shape), pixels)
     assert png_bytes(PIXELS)[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize("to", ["voc", "cvat"])
+def test_names_that_no_xml_can_contain(to: str, tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds", classes=["a\x01b"]) as writer:
+        image, boxes = np.zeros((9, 9, 1), np.uint8), np.array([[1.0, 1, 5, 5]])
+        writer.append("train", image=image, boxes=boxes, labels=np.array([0]))
+    with pytest.raises(tsds.OptionError, match=r"expected names without control characters, .* found 'a\\x01b'"):
+        tsds.export(tmp_path / "s.tsds", tmp_path / "out", to)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,8 @@ from tensorstore_ds.format.kinds.base import of_image, of_kind
 
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
+
+_NOT_IN_XML = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 class Exporter:
@@ -97,6 +100,14 @@ class Exporter:
             found = "none" if self.objects is None else ", ".join(self.objects.values)
             raise OptionError(f"{self.store.path}: expected objects with boxes, found {found}. Export to folders.")
         return self.objects
+
+    def need_objects_in_xml(self) -> ObjectsField:
+        """Return the field of objects, whose names of classes and keypoints XML must be able to contain."""
+        field = self.need_objects()
+        if wrong := next(filter(_NOT_IN_XML.search, (*field.classes, *field.keypoints)), None):
+            message = f"expected names without control characters, which XML lacks, found {wrong!r}"
+            raise OptionError(f"{self.store.path}: {message}. Change it with tsds relabel, or export to parquet.")
+        return field
 
     def leave_out(self, values: Mapping[str, Any], *known: str) -> None:
         """Count the values of a sample's objects that the format cannot store.

@@ -29,7 +29,7 @@ class CvatExporter(Exporter):
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
 
     def check(self) -> None:
-        field = self.need_objects()
+        field = self.need_objects_in_xml()
         self._names = Names()  # of all splits: CVAT knows an image by its name alone
         self._images = 0
         self._labels = field.classes or ("object",)

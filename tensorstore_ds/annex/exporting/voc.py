@@ -23,7 +23,7 @@ class VocExporter(Exporter):
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
 
     def check(self) -> None:
-        self.need_objects()
+        self.need_objects_in_xml()
         self._names = Names()  # of all splits: they share the folder
 
     def export_split(self, split: str) -> None:
