@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -539,3 +540,13 @@ def test_names_that_no_xml_can_contain(to: str, tmp_path: Path) -> None:
         writer.append("train", image=image, boxes=boxes, labels=np.array([0]))
     with pytest.raises(tsds.OptionError, match=r"expected names without control characters, .* found 'a\\x01b'"):
         tsds.export(tmp_path / "s.tsds", tmp_path / "out", to)
+
+
+def test_a_hub_folder_lists_splits_with_files(tmp_path: Path) -> None:
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        for split in ("train", "val"):
+            writer.append(split, image=np.zeros((4, 4, 1), np.uint8), key=split)
+    tsds.editing.filter_store(tmp_path / "s.tsds", tmp_path / "t.tsds", "key == 'train'")
+    tsds.export(tmp_path / "t.tsds", tmp_path / "hub", "huggingface")
+    text = (tmp_path / "hub" / "README.md").read_text("utf-8")
+    assert re.findall(r"split: (.*)", text) == ["train"]

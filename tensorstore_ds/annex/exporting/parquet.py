@@ -132,6 +132,6 @@ class HuggingFaceExporter(ParquetExporter):
     def finish(self) -> None:
         """Write a README for the Hub; `tsds card` writes a better one."""
         lines = ["---", "configs:", "- config_name: default", "  data_files:"]
-        for split in self.splits:
+        for split in (name for name in self.splits if len(self.store[name])):  # a pattern without files is an error
             lines += [f"  - split: {split}", f"    path: data/{split}-*.parquet"]
         self.write("README.md", ("\n".join([*lines, "---"]) + "\n").encode())
