@@ -120,10 +120,7 @@ def _check_gpus(device: torch.device, store: Store, rank: int, size: int) -> Non
     """Raise an error if ranks share a GPU: NCCL does so unclearly. Each rank may see a different first GPU."""
     shared = PrefixStore("gpus", store)
     shared.set(str(rank), str(torch.cuda.get_device_properties(device).uuid))
-    gpus = len({shared.get(str(each)) for each in range(size)})
-    shared.set(f"{rank} has read", "")
-    shared.wait([f"{each} has read" for each in range(size)])  # the first rank may hold the store, and end
-    if gpus < size:
+    if (gpus := len({shared.get(str(each)) for each in range(size)})) < size:
         raise OptionError(
             f"`device`: expected a GPU for each of {size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
             'out `device` if it names one GPU, or use `device="cpu"`.'

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 
 import pytest
+from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
 
 CODE = """
 from tensorstore_ds.errors import OptionError
@@ -22,13 +22,11 @@ except OptionError as error:
 
 def started(gpus: int, device: str | None) -> list[str]:
     """What two ranks print that torchrun would have started."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has it
     shared = {
         **os.environ,
-        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
-        **{"TORCHELASTIC_RUN_ID": "test", "FAKE_CUDA_DEVICES": str(gpus)},
+        **{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"},
+        **{"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "FAKE_CUDA_DEVICES": str(gpus)},
         "TORCH_DIST_USE_NCCL2": "0",  # which connects GPUs at once, as the fake ones cannot be
     }
     command = [sys.executable, "-c", CODE.format(device=device)]
