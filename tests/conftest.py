@@ -2,7 +2,7 @@
 
 Tests that are marked ``drawn(count)`` run with `count` of their variants, 2 by default, where the environment says so:
 ``TSDS_DRAW=some`` draws a seed, which the head of the report prints, and ``TSDS_DRAW=SEED`` repeats a run. Of all tests
-marked ``drawn(count, of="races")``, in whatever files, `count` run. Of the other slow tests of a file, one half runs.
+marked ``drawn(count, of="races")``, in whatever files, `count` run. Of the other slow tests of a file, a third runs.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     left_out = set[pytest.Item]()
     for (_, name), found in variants.items():
         mark = found[0].get_closest_marker("drawn")
-        count = min(len(found), *mark.args or (2,)) if mark else (len(found) + 1) // 2
+        count = min(len(found), *mark.args or (2,)) if mark else -(-len(found) // 3)
         chosen = random.Random(f"{DRAW} {name}").sample(sorted(found, key=lambda item: item.nodeid), count)
         left_out.update(set(found) - set(chosen))
     config.hook.pytest_deselected(items=list(left_out))
