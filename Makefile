@@ -10,9 +10,9 @@ BIN := $(VENV)/bin
 KERNELS := tensorstore_ds/native/_core.abi3.so
 DEV := $(VENV)/dev.stamp $(KERNELS)
 
-# The package with an extra into an environment. uv takes a quarter of pip's time; where it cannot, as behind a mirror that
-# only pip knows, pip does it, and says what is wrong.
 PIP := -m pip --disable-pip-version-check -q install
+# The package with an extra, into an environment. uv takes a quarter of pip's time. If uv cannot, such as behind a mirror
+# that only pip knows, pip does it, or says what is wrong.
 define install
 	@$(2)/bin/python $(PIP) uv || true
 	$(2)/bin/uv pip install -q --python $(2)/bin/python -e '.[$(1)]' || $(2)/bin/python $(PIP) -e '.[$(1)]'

@@ -119,8 +119,8 @@ def share_rows(
 
     With `are_groups`, keys are those of groups. They are ordered by the hash, and each goes as a whole to the part with
     its middle, whatever its classes: parts have their fractions up to a group. Raises `OptionError`, with the name of
-    `option`, if the fractions do not add up to 1, a name cannot be that of a split, or a part would be empty, unless
-    the samples are a part of a store.
+    `option`, if the fractions do not add up to 1, or a name cannot be that of a split. A part without samples is also
+    an error, but not with `is_part`.
     """
     _check_shares(fractions, option)
     hashes = key_hashes((key.encode("utf-8", "surrogateescape") for key in keys), seed)

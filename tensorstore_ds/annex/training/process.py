@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -20,7 +20,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from tensorstore_ds.annex.training.options import Precision
@@ -82,7 +82,9 @@ def ranks(device: str | None) -> Iterator[Ranks]:
             with _ended_by_signals():
                 store, rank, size = next(rendezvous("env://"))
                 if chosen.type == "cuda":
-                    _check_gpus(chosen, store, rank, size)
+                    shared = PrefixStore("gpus", store)
+                    shared.set(str(rank), _gpu(chosen))
+                    _check_gpus([shared.get(str(each)) for each in range(size)])
                 backend = "nccl" if chosen.type == "cuda" else "gloo"
                 dist.init_process_group(backend, store=store, rank=rank, world_size=size)
         if dist.is_available() and dist.is_initialized():
@@ -90,6 +92,11 @@ def ranks(device: str | None) -> Iterator[Ranks]:
                 host = dist.new_group(backend="gloo")  # small questions, which shall not wait for a GPU
             group = Ranks(dist.get_rank(), dist.get_world_size(), chosen, host)
             del host
+            if not own and chosen.type == "cuda" and "nccl" in dist.get_backend():
+                gpu = torch.tensor(list(_gpu(chosen).encode()))
+                every = [torch.empty_like(gpu) for _ in range(group.size)]
+                dist.all_gather(every, gpu, group=group._host_group)
+                _check_gpus([bytes(each.tolist()) for each in every])
         yield group
     except RuntimeError as error:
         if not dist.is_available() or not (isinstance(error, dist.DistError) or "gloo" in str(error).lower()):
@@ -116,13 +123,16 @@ def _ended_by_signals() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _check_gpus(device: torch.device, store: Store, rank: int, size: int) -> None:
-    """Raise an error if ranks share a GPU: NCCL does so unclearly. Each rank may see a different first GPU."""
-    shared = PrefixStore("gpus", store)
-    shared.set(str(rank), str(torch.cuda.get_device_properties(device).uuid))
-    if (gpus := len({shared.get(str(each)) for each in range(size)})) < size:
+def _gpu(device: torch.device) -> str:
+    """What tells a GPU from others; each rank may see a different first one."""
+    return str(torch.cuda.get_device_properties(device).uuid)
+
+
+def _check_gpus(found: Sequence[bytes]) -> None:
+    """Raise an error if ranks share a GPU, which NCCL does unclearly."""
+    if (gpus := len(set(found))) < len(found):
         raise OptionError(
-            f"`device`: expected a GPU for each of {size} ranks, found {gpus}. Start {gpus} with torchrun, leave "
+            f"`device`: expected a GPU for each of {len(found)} ranks, found {gpus}. Start {gpus} with torchrun, leave "
             'out `device` if it names one GPU, or use `device="cpu"`.'
         )
 

@@ -88,7 +88,9 @@ def _cell(value: Any) -> str:
     """A value as text, as in a list: empty for a missing value, and whole numbers without decimals."""
     if hasattr(value, "tolist"):  # NumPy's, and so of any number of dimensions
         value = value.tolist()
-    if isinstance(value, list | tuple | set | frozenset):
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)  # the order of a set differs between processes
+    if isinstance(value, list | tuple):
         return json.dumps(list(value), ensure_ascii=False, default=_plain)
     if value is None or type(value).__name__ in ("NAType", "NaTType") or value != value:
         return ""

@@ -10,8 +10,11 @@ import pytest
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
 
 CODE = """
+import torch.distributed
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.annex.training.process import ranks
+if {has_group}:
+    torch.distributed.init_process_group("nccl")
 try:
     with ranks({device!r}) as group:
         print(group.device)
@@ -20,8 +23,8 @@ except OptionError as error:
 """
 
 
-def started(gpus: int, device: str | None) -> list[str]:
-    """What two ranks print that torchrun would have started."""
+def started(gpus: int, device: str | None, *, has_group: bool = False) -> list[str]:
+    """What two ranks print that torchrun would have started; with `has_group`, their script has a process group."""
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # as torchrun has it
     shared = {
         **os.environ,
@@ -29,7 +32,7 @@ def started(gpus: int, device: str | None) -> list[str]:
         **{"TORCHELASTIC_RUN_ID": "test", "TORCHELASTIC_USE_AGENT_STORE": "True", "FAKE_CUDA_DEVICES": str(gpus)},
         "TORCH_DIST_USE_NCCL2": "0",  # which connects GPUs at once, as the fake ones cannot be
     }
-    command = [sys.executable, "-c", CODE.format(device=device)]
+    command = [sys.executable, "-c", CODE.format(device=device, has_group=has_group)]
     processes = [
         subprocess.Popen(
             command,
@@ -48,14 +51,14 @@ def started(gpus: int, device: str | None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("gpus", "device"), [(1, None), (2, "cuda:1")])
-def test_ranks_that_would_share_a_gpu_are_refused(gpus: int, device: str | None) -> None:
+@pytest.mark.parametrize(("gpus", "device", "has_group"), [(1, None, False), (2, "cuda:1", False), (1, None, True)])
+def test_ranks_that_would_share_a_gpu_are_refused(gpus: int, device: str | None, has_group: bool) -> None:
     expected = (
         "`device`: expected a GPU for each of 2 ranks, found 1. Start 1 with torchrun, leave out `device` if it names "
         'one GPU, or use `device="cpu"`.'
     )
-    assert started(gpus, device) == [expected] * 2
+    assert started(gpus, device, has_group=has_group) == [expected] * 2
 
 
 def test_a_gpu_for_each_rank() -> None:
-    assert started(2, None) == ["cuda:0", "cuda:1"]
+    assert started(2, None) == started(2, None, has_group=True) == ["cuda:0", "cuda:1"]
