@@ -23,7 +23,8 @@ from detection_stores import CLASSES, shapes
 from small_stores import tsds as command
 from stores import store_of
 from tensorstore_ds.annex.checking.predictions import object_issues
-from tensorstore_ds.errors import SourceError
+from tensorstore_ds.annex.training.checkpoint import load, save
+from tensorstore_ds.errors import SourceError, TrainingError
 from training_stores import labelled, small
 
 
@@ -321,7 +322,7 @@ def test_folds_fill_one_file(trained: Path, tmp_path: Path) -> None:
     store, file = tsds.open(trained / "store.tsds"), tmp_path / "p.npy"
     labels = np.asarray(store["train"]["label"][:])
     for number, absent in ((1, 30), (2, 0)):
-        flags = ["--fold", f"{number}/2", "--stratify", "label", "--split", "train", "--device", "cpu"]
+        flags = ["--fold", "--split", "train", "--device", "cpu"]
         checkpoint = trained / f"run{number}" / "best.pt"
         done = command("predict", checkpoint, store.path, *flags, "--probabilities", file, "--json")
         assert done.exit_code == 0, done.output
@@ -344,7 +345,7 @@ def test_folds_fill_one_file(trained: Path, tmp_path: Path) -> None:
 def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> None:
     store, checkpoint = trained / "store.tsds", trained / "run1" / "best.pt"
     np.save(tmp_path / "other.npy", np.zeros((60, 4)))
-    fold = ["--split", "train", "--fold", "1/2"]
+    fold = ["--split", "train", "--fold"]
     for flags, message in (
         (
             [*fold, "--probabilities", tmp_path / "other.npy"],
@@ -352,7 +353,10 @@ def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> 
         ),
         ([*fold, "--probabilities", store / "p.npy"], "store.tsds"),
         (fold, "--fold: expected --probabilities with it"),
-        (["--stratify", "label", "--probabilities", tmp_path / "p.npy"], "--stratify"),
+        (
+            ["--fold", "--probabilities", tmp_path / "p.npy"],
+            "expected train of 60 samples, whose fold the run held out",
+        ),
     ):
         done = command("predict", checkpoint, store, *flags)
         assert done.exit_code == 1 and message in done.stderr, done.output
@@ -361,3 +365,33 @@ def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> 
     done = command("predict", checkpoint, image, "--probabilities", tmp_path / "p.npy")
     assert done.stderr.startswith("tsds: --probabilities: expected one store, found images.")
     assert not (tmp_path / "p.npy").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "held",
+    [None, {}, 3, {"split": "train", "samples": 60, "rows": torch.tensor([60])}, {"rows": torch.zeros(1, 1)}],
+    ids=["none", "empty", "number", "outside", "shape"],
+)
+def test_a_checkpoint_without_a_usable_fold(trained: Path, tmp_path: Path, held: object) -> None:
+    """The rows in a checkpoint may be anyone's: they are checked before they are used."""
+    card, content = load(trained / "run1" / "best.pt")
+    save(tmp_path / "best.pt", card, {"weights": content["weights"], "held_out": held})
+    message = "a run with `fold`, found another" if held is None else "best.pt: expected a checkpoint of tsds train"
+    with pytest.raises(TrainingError, match=message):
+        tsds.training.predict_probabilities(
+            tmp_path / "best.pt", trained / "store.tsds", split="train", fold=True, device="cpu"
+        )
+
+
+@pytest.mark.slow
+def test_the_fold_of_a_run_is_its_own(tmp_path: Path) -> None:
+    """Whatever groups and seed the run had, no sample that it was trained on is predicted."""
+    store = labelled(tmp_path)
+    options = small(epochs=1, fold="2/3", groups="duplicates", stratify="label", fold_seed=5)
+    tsds.train(store, options, out=tmp_path / "run")
+    found = tsds.training.predict_probabilities(
+        tmp_path / "run" / "last.pt", store, split="train", fold=True, device="cpu"
+    )
+    expected = tsds.folds(store, 3, groups="duplicates", stratify="label", seed=5).fold(2).val
+    assert np.flatnonzero(~np.isnan(found).any(1)).tolist() == expected.tolist()

@@ -14,7 +14,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torchvision.models.vision_transformer import VisionTransformer
 
 from learners import randomized
+from tensorstore_ds.annex.training.checkpoint import ModelCard, save
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.tasks import Classification
 from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.annex.training.weights import load_weights
 from tensorstore_ds.errors import OptionError
@@ -211,6 +213,24 @@ def test_weights_of_torchvision(tmp_path: Path, classes: int) -> None:
         torch.testing.assert_close(model(images(options)), theirs(images(options)))
     with pytest.raises(OptionError, match=r"pos_embedding .* Choose its `model` and `image_size`"):
         load_weights(made(shape(image_size=(32, 32))), tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("classes", [("a", "b"), ("b", "a"), ("a", "c")])
+def test_weights_of_a_run_with_other_classes_of_the_same_number(tmp_path: Path, classes: tuple[str, str]) -> None:
+    learned, before = Classification(("a", "b"), label_field="label"), made(SMALL, 2)
+    card = ModelCard(SMALL, learned, (0.5,) * SMALL.channels, (0.2,) * SMALL.channels, None)
+    save(tmp_path / "best.pt", card, {"weights": before.state_dict()})
+    model = made(SMALL, 2)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 1
+    head = {name: value.clone() for name, value in model.heads.state_dict().items()}
+    note = load_weights(model, tmp_path / "best.pt", Classification(classes, label_field="kind"))
+    is_kept = classes == ("a", "b")
+    assert ("another order of them: 2 tensors" in note) is not is_kept
+    expected = before.heads.state_dict() if is_kept else head
+    assert all(torch.equal(value, expected[name]) for name, value in model.heads.state_dict().items())
+    assert torch.equal(model.class_token, before.class_token)
 
 
 # --- checkpointing of gradients

@@ -37,9 +37,8 @@ if TYPE_CHECKING:
 
 #: Default for the smallest score of printed detections.
 SCORE = 0.5
-_OF_FOLDS = ("fold", "stratify", "groups", "fold_seed")
 #: Options of predictions for a store.
-_OF_STORE = ("split", "results", "picture", "out", "add", "probabilities", *_OF_FOLDS)
+_OF_STORE = ("split", "results", "picture", "out", "add", "probabilities", "fold")
 
 
 @click.command(cls=Command)
@@ -182,10 +181,12 @@ def _show(report: TrainReport) -> None:
     "the file, or are NaN.",
     group="Output",
 )
-@option_of(TrainOptions, "fold", help="With --probabilities: only this fold of the split, as in the training run.")
-@option_of(TrainOptions, "stratify", help="With --fold: as in the training run.")
-@option_of(TrainOptions, "groups", help="With --fold: as in the training run.")
-@option_of(TrainOptions, "fold_seed", help="With --fold: as in the training run.")
+@option(
+    "--fold",
+    is_flag=True,
+    help="With --probabilities: only the fold that the training run held out with its own --fold.",
+    group="Output",
+)
 @option_of(TrainOptions, "device", help="Device to predict on, such as cuda or cpu.")
 @option(
     "--on-error",
@@ -219,7 +220,7 @@ def predict(
       tsds predict digits.run/best.pt digits.tsds --split test
       tsds predict voc.run/best.pt voc.tsds --split val --results results.json --picture worst.png
       tsds predict digits.run/best.pt digits.tsds --add
-      tsds predict run1/best.pt photos.tsds --split train --fold 1/5 --probabilities probabilities.npy
+      tsds predict run1/best.pt photos.tsds --split train --fold --probabilities probabilities.npy
     """
     flags = {f"--{name.replace('_', '-')}": given[name] for name in _OF_STORE}
     flags = {flag: value for flag, value in flags.items() if value is not None and value is not False}
@@ -234,17 +235,15 @@ def predict(
         run = partial(tsds.training.add_predictions, checkpoint, store, **chosen, score=score or 0.0, device=device)
         made(store, as_json, run, again="nothing was added", told=tell_added)
     elif store is not None and ((store / "zarr.json").exists() or store.name.endswith(".tsds.zip")):
-        folds = [f"--{name.replace('_', '-')}" for name in _OF_FOLDS if given[name] is not None]
         if given["probabilities"] is not None:
             if of_detector := [flag for flag in ("--results", "--picture", "--out") if flag in flags]:
                 raise Failure(
                     f"{of_detector[0]}: expected it without --probabilities, found both. Leave out one of them."
                 )
-            options = {name: given[name] for name in ("split", *_OF_FOLDS)}
+            options = {name: given[name] for name in ("split", "fold")}
             _write_probabilities(checkpoint, store, given["probabilities"], as_json, device=device, **options)
-        elif folds:
-            advice = f"Add --probabilities FILE, or leave out {folds[0]}."
-            raise Failure(f"{folds[0]}: expected --probabilities with it. {advice}")
+        elif given["fold"]:
+            raise Failure("--fold: expected --probabilities with it. Add --probabilities FILE, or leave out --fold.")
         else:
             _of_store(checkpoint, store, score, device, as_json, given)
     elif flags:

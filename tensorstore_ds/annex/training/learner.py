@@ -70,7 +70,7 @@ class Learner:
         #: The model itself.
         module = build(vit, task.outputs, grad_checkpointing=options.grad_checkpointing)
         #: A line about weights that are missing in the file of `weights`, or an empty text.
-        self.note = load_weights(module, options.weights) if options.weights is not None and not resumes else ""
+        self.note = load_weights(module, options.weights, task) if options.weights is not None and not resumes else ""
         self.module = module.to(self.device).train()
         self.optimizer = optimizer_of(self.module, options)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.precision == "fp16")

@@ -199,7 +199,7 @@ class TrainOptions:
     )
     weights: Path | None = option(
         "Start from the weights in this file: a state dict of torch or safetensors, or the checkpoint of a run. If "
-        "its number of classes differs, the layers that predict classes start from random weights.",
+        "its classes differ, the layers that predict classes start from random weights.",
         default=None,
         shown="random weights",
         group="Essential",

@@ -10,13 +10,13 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
-from tensorstore_ds.annex.training.data import fold_of
-from tensorstore_ds.annex.training.options import TrainOptions
+from tensorstore_ds.annex.training.checkpoint import load, unusable
 from tensorstore_ds.annex.training.prediction import model_for, stored_batches
 from tensorstore_ds.annex.training.tasks import Classification
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.options import user_path
+from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.regular_files import open_file, os_errors
 
@@ -26,10 +26,7 @@ def predict_probabilities(
     store: str | os.PathLike[str],
     *,
     split: str | None = None,
-    fold: str | None = None,
-    stratify: str | None = None,
-    groups: str | None = None,
-    fold_seed: int | None = None,
+    fold: bool = False,
     device: str | None = None,
 ) -> NDArray[np.float32]:
     """Predict the probability of each class for the samples of a split, with a checkpoint of ``task="classification"``.
@@ -42,11 +39,8 @@ def predict_probabilities(
         checkpoint: path of `best.pt` or `last.pt` of a run.
         store: path of the store.
         split: name of the split. None uses the first of val, valid, validation and test, else the first split.
-        fold: predict only the rows of this fold, such as ``1/5``. Use the fold of the training run, whose rows the
-            model has not seen.
-        stratify: as in the training run.
-        groups: as in the training run.
-        fold_seed: as in the training run.
+        fold: predict only the rows that the training run held out with its own `fold`, which the model has not seen.
+            `split` is then the one that the run was trained on.
         device: device to compute on, such as ``cuda`` or ``cpu``. None uses a GPU if there is one.
 
     Returns:
@@ -54,8 +48,9 @@ def predict_probabilities(
         the model. Rows of other folds are NaN.
 
     Raises:
-        TrainingError: the checkpoint is damaged, or belongs to a different task.
-        OptionError: the store does not contain the split or fold, or has different channels than the model.
+        TrainingError: the checkpoint is damaged, belongs to a different task, or, for `fold`, to a run without one.
+        OptionError: the store does not contain the split, has different channels than the model, or, for `fold`, is
+            another one than that of the run.
         FormatError: the store is damaged.
     """
     model, card, opened, chosen = model_for(checkpoint, store, split, device)
@@ -64,11 +59,7 @@ def predict_probabilities(
             f"{os.fspath(checkpoint)}: expected a model for classification, found one for {card.task.name}. Use the "
             "checkpoint of another run."
         )
-    options = TrainOptions(
-        train_split=chosen.name, fold=fold, stratify=stratify, groups=groups, fold_seed=fold_seed, device=device
-    )
-    part = fold_of(opened, options)
-    rows = np.arange(len(chosen)) if part is None else part.val
+    rows = _held_out(checkpoint, chosen) if fold else np.arange(len(chosen))
     made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
     seen = 0
     with torch.inference_mode():
@@ -77,6 +68,27 @@ def predict_probabilities(
             made[rows[seen : seen + len(values)]] = values
             seen += len(values)
     return made
+
+
+def _held_out(checkpoint: str | os.PathLike[str], split: Split) -> NDArray[np.int64]:
+    """The rows of a split that the run of a checkpoint was evaluated on, and not trained."""
+    path = user_path(checkpoint)
+    held = load(path)[1].get("held_out")
+    if held is None:
+        raise TrainingError(f"{path}: expected the checkpoint of a run with `fold`, found another. Train with `fold`.")
+    try:
+        name, samples, rows = held["split"], held["samples"], held["rows"].numpy()
+        if rows.dtype != np.int64 or rows.ndim != 1 or (rows.size and not 0 <= rows.min() <= rows.max() < samples):
+            raise ValueError("rows outside of the split")
+        trained_on = f"{name} of {samples:,} samples"
+    except Exception as error:  # whatever damaged values make NumPy and torch stumble over
+        raise unusable(path, error, "Use another checkpoint.") from error
+    if (name, samples) != (split.name, len(split)):
+        raise OptionError(
+            f"`split`: expected {trained_on}, whose fold the run held out, found {split.name} of {len(split):,}. Name "
+            "the split and the store of the run."
+        )
+    return np.asarray(rows)
 
 
 def write_probabilities(path: str | os.PathLike[str], probabilities: NDArray[np.float32]) -> int:

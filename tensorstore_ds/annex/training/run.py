@@ -100,7 +100,10 @@ class Run:
         stored = stored_size(store, self.split)
         dtype = predicted_dtype(store, self.split)
         self.card = checkpoint.ModelCard(self.vit, self.task, moments.mean, moments.std, stored, fit, dtype)
-        rows = None if self.fold is None else self.fold.train
+        rows, self._held_out = None, dict[str, Any]()
+        if self.fold is not None:
+            rows, held_out = self.fold.train, torch.from_numpy(self.fold.val)
+            self._held_out = {"held_out": {"split": self.split.name, "samples": len(self.split), "rows": held_out}}
         self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
         self.options = options = completed(options, self.vit, samples=self.samples, ranks=ranks.size)
         self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
@@ -248,13 +251,13 @@ class Run:
         if self.ranks.first:
             state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
             state |= {"learner": self.learner.state_dict(), "weights": self.learner.best_weights.state_dict()}
-            checkpoint.save(self.last, self.card, state)
+            checkpoint.save(self.last, self.card, state | self._held_out)
 
     def save_best(self, record: EpochRecord, evaluation: Tally | None) -> None:
         """Write the model of an epoch, with its metrics and their sums."""
         sums = {} if evaluation is None else evaluation.sums
         content = {"weights": self.learner.best_weights.state_dict(), "record": dump_record(record), "sums": sums}
-        checkpoint.save(self.best, self.card, content)
+        checkpoint.save(self.best, self.card, content | self._held_out)
 
     def stopped(self, signal: int) -> TrainingStopped:
         """The exception for a run that a signal stopped."""

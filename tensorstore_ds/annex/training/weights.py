@@ -10,17 +10,21 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tensorstore_ds.annex.training.checkpoint import check_sums
+from tensorstore_ds.annex.training.checkpoint import FORMAT, ModelCard, check_sums
 from tensorstore_ds.annex.training.history import first_line
+from tensorstore_ds.annex.training.tasks import Task
 from tensorstore_ds.errors import OptionError, one_line
 
 #: Beginnings of the names of the layers whose shapes depend on the number of classes.
 HEADS = ("roi_heads.box_predictor.", "head.classification_head.", "heads.")
 
 
-def load_weights(model: nn.Module, path: Path) -> str:
-    """Load a file of weights into a model; returns a line about layers that stay random, or an empty text."""
-    weights, own = _read(path), model.state_dict()
+def load_weights(model: nn.Module, path: Path, task: Task | None = None) -> str:
+    """Load a file of weights into a model; returns a line about layers that stay random, or an empty text.
+
+    Those are the layers that predict, if they have another shape, or if a checkpoint names other classes than `task`.
+    """
+    (weights, learned), own = _read(path), model.state_dict()
     # Frozen norms have no count of batches, and nothing else needs it.
     weights = {
         name: value for name, value in weights.items() if name in own or not name.endswith("num_batches_tracked")
@@ -32,7 +36,8 @@ def load_weights(model: nn.Module, path: Path) -> str:
         raise OptionError(
             f"{path}: {expected}, found a file that {which} {one_line(strange[0])[:100]}. Choose its `model`."
         )
-    other = [name for name, value in weights.items() if value.shape != own[name].shape]
+    renamed = task is not None and learned is not None and learned != (task.classes, task.keypoints)
+    other = [n for n, v in weights.items() if v.shape != own[n].shape or (renamed and n.startswith(HEADS))]
     for name in other:
         if not name.startswith(HEADS):
             found, shape = tuple(weights[name].shape), tuple(own[name].shape)
@@ -42,13 +47,12 @@ def load_weights(model: nn.Module, path: Path) -> str:
     if broken := next((n for n, v in weights.items() if v.is_floating_point() and not v.isfinite().all()), None):
         raise OptionError(f"{path}: expected numbers, found NaN or infinity in {broken}. Use another file.")
     model.load_state_dict(weights)
-    return (
-        f"{path} has another number of classes: {len(other)} tensors that predict them begin at random" if other else ""
-    )
+    differs = "other classes or keypoints, or another order of them" if renamed else "another number of classes"
+    return f"{path} has {differs}: {len(other)} tensors that predict them begin at random" if other else ""
 
 
-def _read(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file by name."""
+def _read(path: Path) -> tuple[dict[str, Tensor], tuple[tuple[str, ...], tuple[str, ...]] | None]:
+    """The tensors of a file by name, and the classes and keypoints that a checkpoint of a run predicts."""
     try:
         if path.suffix == ".safetensors":
             from safetensors.torch import load_file
@@ -60,12 +64,16 @@ def _read(path: Path) -> dict[str, Tensor]:
                     check_sums(file)
                 file.seek(0)
                 data = torch.load(file, map_location="cpu", weights_only=True)
+        learned = None
+        if isinstance(data, Mapping) and data.get("format") == list(FORMAT):
+            task = ModelCard.from_data(data["card"]).task
+            learned = (task.classes, task.keypoints)
         for inside in ("weights", "model"):  # of a checkpoint, of `tsds train` or torchvision's reference script
             if isinstance(data, Mapping) and isinstance(data.get(inside), Mapping):
                 data = data[inside]
         if not isinstance(data, Mapping) or not data or not all(type(value) is Tensor for value in data.values()):
             raise ValueError("no tensors by name")
-        return dict(data)
+        return dict(data), learned
     except ImportError:
         raise OptionError(f"{path}: safetensors is not installed: pip install safetensors") from None
     except Exception as error:  # whatever a damaged file makes a reader stumble over
