@@ -49,8 +49,8 @@ def predict_probabilities(
 
     Raises:
         TrainingError: the checkpoint is damaged, belongs to a different task, or, for `fold`, to a run without one.
-        OptionError: the store does not contain the split, has different channels than the model, or, for `fold`, is
-            another one than that of the run.
+        OptionError: the store does not contain the split, has different channels than the model, or is not the store
+            of the run, for `fold`.
         FormatError: the store is damaged.
     """
     model, card, opened, chosen = model_for(checkpoint, store, split, device)
