@@ -109,6 +109,8 @@ def test_the_cause_by_a_loader_of_this_library(tmp_path: Path, monkeypatch: pyte
         ([{"boxes": 1}, {"boxes": 2}], 2),
         (([torch.zeros(3, 2, 2)] * 5, [{"boxes": 1}] * 5), 5),
         ({"name": "a", "image": [torch.zeros(3, 2, 2)] * 7}, 7),
+        ({"objects": {"offsets": torch.tensor([0, 3, 4]), "boxes": torch.zeros(4, 4)}, "image": torch.zeros(2, 1)}, 2),
+        ({"objects": {"offsets": torch.tensor([0, 3, 4]), "boxes": torch.zeros(4, 4)}}, 2),
     ],
 )
 def test_samples_of_a_batch(batch: Any, samples: int) -> None:

@@ -15,6 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ import tensorstore_ds as tsds
 from stores import numbered, png_bytes, store_of
 from tensorstore_ds.loading import feed
 from tensorstore_ds.loading.crew import Task
+from tensorstore_ds.loading.epoch import Epoch
 from tensorstore_ds.reading.mirror_file import pool
 from waiting import wait_for
 
@@ -542,6 +544,29 @@ def test_a_thread_that_is_stuck_does_not_hold_up_the_end(path: Path, monkeypatch
     del loader
     assert ended == []
     go.set()
+
+
+def test_an_interrupt_at_any_line_of_next_leaves_the_iterator_to_its_thread(dataset: tsds.StoreDataset) -> None:
+    code, loader = Epoch.__next__.__code__, tsds.DataLoader(dataset, BATCH)
+    lines = sorted({line for *_, line in code.co_lines() if line is not None and line > code.co_firstlineno})
+    met = 0
+    for interrupted in lines:
+
+        def trace(frame: FrameType, event: str, _: object, at: int = interrupted) -> Any:
+            if event == "line" and frame.f_lineno == at:
+                raise KeyboardInterrupt
+            return trace if frame.f_code is code else None
+
+        batches, before = iter(loader), sys.gettrace()
+        sys.settrace(trace)
+        try:
+            next(batches)
+        except KeyboardInterrupt:
+            met += 1
+        finally:
+            sys.settrace(before)
+        next(batches, None)  # the first batch, or the end
+    assert met >= 5
 
 
 # --- ends ---------------------------------------------------------------------------------------------------------

@@ -124,7 +124,7 @@ class Epoch(Iterator[Any]):
         self._begin, self._stats, self._transform, self._count = begin, stats, transform, count
         self._idle, self._static = idle, static
         self._process = os.getpid()
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()  # an interrupt may leave it held: this thread gets it nevertheless
         self._position = Position()
         self._batches: Iterator[Any] | None = None
         self._over = False

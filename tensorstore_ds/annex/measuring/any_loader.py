@@ -106,7 +106,10 @@ def _samples_of(batch: Any) -> int:
 
 def _length(value: Any, *, is_batch: bool) -> int | None:
     if isinstance(value, Mapping):
-        return next((n for n in (_length(each, is_batch=False) for each in value.values()) if n is not None), None)
+        if not is_batch and (ends := _length(value.get("offsets"), is_batch=False)):  # objects, one after the other
+            return ends - 1
+        fields = sorted(value.values(), key=lambda each: isinstance(each, Mapping))
+        return next((n for n in (_length(each, is_batch=False) for each in fields) if n is not None), None)
     if hasattr(value, "shape") and len(value.shape):
         return int(value.shape[0])
     if not isinstance(value, list | tuple) or not value:
