@@ -167,6 +167,13 @@ def test_dota(tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(Image.open(image)), PIXELS)
 
 
+def test_dota_has_no_commas_in_names(tmp_path: Path) -> None:
+    """Some files of DOTA have commas between numbers and names."""
+    store = store_of(tmp_path / "s.tsds", samples(around_the_circle(1, 2)), ("ship, large", "a"))
+    tsds.export(store.path, tmp_path / "dota", "dota")
+    assert stored(tmp_path / "dota").manifest.fields["objects"].classes == ("a", "ship-large")
+
+
 def test_dota_needs_names_that_differ(tmp_path: Path) -> None:
     store = store_of(tmp_path / "s.tsds", samples(around_the_circle(1, 2)), ("a b", "a-b"))
     with pytest.raises(OptionError, match=r"expected classes that differ without white space.* tsds relabel"):

@@ -17,7 +17,7 @@ from tensorstore_ds.imaging.oriented import as_corners, upright_corners
 class DotaExporter(Exporter):
     """A row is ``x1 y1 x2 y2 x3 y3 x4 y4 class difficult``, in pixels; the first edge is w.
 
-    White space in the name of a class becomes ``-``. An object without an oriented box has the corners of its box.
+    White space and commas in the name of a class become ``-``. An object without an oriented box has the corners of its box.
     """
 
     name: ClassVar[str] = "dota"
@@ -25,13 +25,13 @@ class DotaExporter(Exporter):
 
     def check(self) -> None:
         classes = self.need_objects().classes or ("object",)
-        self._names = ["-".join(name.split()) for name in classes]
+        self._names = ["-".join(name.replace(",", " ").split()) for name in classes]
         self._upright = 0  # objects without an oriented box
         if len(set(self._names)) < len(classes) or "" in self._names:
-            message = "expected classes that differ without white space, as DOTA has them, found others"
+            message = "expected classes that differ without white space and commas, as DOTA has them, found others"
             raise OptionError(f"{self.store.path}: {message}. Change their names with tsds relabel.")
         if self._names != list(classes):
-            self.notes.append("white space in the names of classes is written as -")
+            self.notes.append("white space and commas in the names of classes are written as -")
 
     def export_split(self, split: str) -> None:
         for sample in self.samples(split, Names()):
