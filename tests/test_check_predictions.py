@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from collections.abc import Sequence
@@ -382,6 +383,19 @@ def test_a_checkpoint_without_a_usable_fold(trained: Path, tmp_path: Path, held:
         tsds.training.predict_probabilities(
             tmp_path / "best.pt", trained / "store.tsds", split="train", fold=True, device="cpu"
         )
+
+
+@pytest.mark.slow
+def test_probabilities_are_numbers_of_the_classes_of_the_store(trained: Path, tmp_path: Path) -> None:
+    """Columns of other classes would be compared with the wrong labels, and NaN reads as a row of another fold."""
+    card, content = load(trained / "run1" / "best.pt")
+    weights = {name: torch.full_like(value, torch.nan) for name, value in content["weights"].items()}
+    save(tmp_path / "nan.pt", card, {"weights": weights})
+    other = dataclasses.replace(card, task=dataclasses.replace(card.task, classes=card.task.classes[::-1]))
+    save(tmp_path / "other.pt", other, {"weights": content["weights"]})
+    for name, error in (("nan", TrainingError), ("other", tsds.OptionError)):
+        with pytest.raises(error, match=r"expected a model that says numbers|expected the classes of the model"):
+            tsds.training.predict_probabilities(tmp_path / f"{name}.pt", trained / "store.tsds", device="cpu")
 
 
 @pytest.mark.slow

@@ -168,6 +168,18 @@ def test_npy_there_and_back(tmp_path: Path) -> None:
     assert_same(store, again(tmp_path / "npy", classes=tsds.conversion.read_classes(tmp_path / "npy/classes.txt")))
 
 
+def test_npy_of_fields_with_the_names_of_others(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    values = {name: rng.integers(0, 9, (3, 2)) for name in ("images", "labels")}
+    values |= {"image": rng.integers(0, 256, (3, 4, 4, 3), np.uint8), "label": np.array([0, 1, 0])}
+    samples = [{name: each[i] for name, each in values.items()} for i in range(3)]
+    tsds.export(store_of(tmp_path / "a.tsds", samples, ["a", "b"]).path, tmp_path / "npy", "npy")
+    written = {path.stem: np.load(path) for path in (tmp_path / "npy/train").iterdir()}
+    assert written.keys() == values.keys()
+    for name, expected in values.items():
+        np.testing.assert_array_equal(written[name], expected)
+
+
 def test_npy_of_files_after_a_repack(tmp_path: Path) -> None:
     tsds.convert(class_folders(tmp_path / "src"), tmp_path / "a.tsds", workers=0, encoding="source")
     with pytest.raises(tsds.OptionError, match=r"tsds repack with an `encoding` of raw and a `size`"):

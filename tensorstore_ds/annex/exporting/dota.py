@@ -17,7 +17,8 @@ from tensorstore_ds.imaging.oriented import as_corners, upright_corners
 class DotaExporter(Exporter):
     """A row is ``x1 y1 x2 y2 x3 y3 x4 y4 class difficult``, in pixels; the first edge is w.
 
-    White space and commas in the name of a class become ``-``. An object without an oriented box has the corners of its box.
+    White space and commas in the name of a class become ``-``. An object without an oriented box has the corners
+    of its box.
     """
 
     name: ClassVar[str] = "dota"

@@ -34,7 +34,8 @@ class NpyExporter(Exporter):
         (self.folder / split).mkdir()
         for name, field in self.store.manifest.fields.items():
             column = self.store[split][name]
-            file_name = name if name == "label" and "labels" in self.store.manifest.fields else _NAMES.get(name, name)
+            plural = _NAMES.get(name, name)
+            file_name = name if plural in self.store.manifest.fields else plural
             if not isinstance(column, Column) or isinstance(field, SizeField):
                 continue
             step = max(1, _NBYTES // max(1, column.spec.row_nbytes))

@@ -6,12 +6,12 @@ import io
 import os
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
 from tensorstore_ds.annex.training.checkpoint import load, unusable
-from tensorstore_ds.annex.training.prediction import model_for, stored_batches
+from tensorstore_ds.annex.training.prediction import model_for
+from tensorstore_ds.annex.training.row_predictions import outputs_of
 from tensorstore_ds.annex.training.tasks import Classification
 from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
@@ -48,9 +48,10 @@ def predict_probabilities(
         the model. Rows of other folds are NaN.
 
     Raises:
-        TrainingError: the checkpoint is damaged, belongs to a different task, or, for `fold`, to a run without one.
-        OptionError: the store does not contain the split, has different channels than the model, or is not the store
-            of the run, for `fold`.
+        TrainingError: the checkpoint is damaged, belongs to a different task, or, for `fold`, to a run without one; or
+            its model returns NaN.
+        OptionError: the store does not contain the split, has different channels or classes than the model, or is not
+            the store of the run, for `fold`.
         FormatError: the store is damaged.
     """
     model, card, opened, chosen = model_for(checkpoint, store, split, device)
@@ -62,11 +63,10 @@ def predict_probabilities(
     rows = _held_out(checkpoint, chosen) if fold else np.arange(len(chosen))
     made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
     seen = 0
-    with torch.inference_mode():
-        for batch in stored_batches(model, card, opened, chosen, rows=rows):
-            values = model(batch["image"]).float().softmax(1).cpu().numpy()
-            made[rows[seen : seen + len(values)]] = values
-            seen += len(values)
+    for outputs, _ in outputs_of(model, card, opened, chosen, os.fspath(checkpoint), rows):
+        values = outputs.float().softmax(1).cpu().numpy()
+        made[rows[seen : seen + len(values)]] = values
+        seen += len(values)
     return made
 
 

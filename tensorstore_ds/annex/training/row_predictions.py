@@ -71,7 +71,7 @@ def evaluate(
     if absent := _absent(task, chosen):
         advice = "Give image files, or a store with this field."
         raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent!r}, found none. {advice}")
-    for outputs, targets in _outputs(model, card, opened, chosen, where):
+    for outputs, targets in outputs_of(model, card, opened, chosen, where):
         tally.add(task.loss(outputs, targets), len(outputs), task.sums(outputs, targets, detailed=True))
     return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, device_of(device))).metrics(task))
 
@@ -171,13 +171,13 @@ def _absent(task: Task, split: Split) -> str:
     return next((name for name in task.fields if name not in split.fields), task.objects_field if is_bare else "")
 
 
-def _outputs(
-    model: Any, card: ModelCard, store: Store, split: Split, where: str
+def outputs_of(
+    model: Any, card: ModelCard, store: Store, split: Split, where: str, rows: NDArray[np.int64] | None = None
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor | None]]:
-    """Outputs and targets of each batch of a split, except for detectors; the targets may be None."""
+    """Outputs and targets of each batch of a split or of its `rows`, except for detectors; the targets may be None."""
     task = card.task
     is_compared = not _absent(task, split)
-    loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",))
+    loader = stored_batches(model, card, store, split, fields=task.fields if is_compared else ("image",), rows=rows)
     for name in {task.label_field or task.objects_field} & split.fields.keys():
         if task.classes:
             check_classes(split, split.fields[name].classes, card)
@@ -198,7 +198,7 @@ def _outputs(
 def _predicted(model: Any, card: ModelCard, store: Store, split: Split, where: str) -> Columns:
     """The predicted fields of one split, except for detectors."""
     task, parts, seen = card.task, list[Columns](), 0
-    for outputs, targets in _outputs(model, card, store, split, where):
+    for outputs, targets in outputs_of(model, card, store, split, where):
         sizes = [stored_size(split, row) for row in range(seen, seen + len(outputs))]
         seen += len(outputs)
         columns = _columns(task.predictions(outputs, (1, 1)), sizes)
