@@ -18,6 +18,7 @@ from stores import image_file
 from tensorstore_ds.annex.openers import tiff
 from tensorstore_ds.annex.openers.tiff import open_tiff
 from tensorstore_ds.errors import ConversionError, SourceError
+from tensorstore_ds.imaging.picture import open_picture
 
 tifffile = pytest.importorskip("tifffile")
 pytest.importorskip("imagecodecs")
@@ -357,6 +358,69 @@ def test_sixteen_bits_and_five_channels_of_small_files(tmp_path: Path, monkeypat
         split = converted(tmp_path / f"{channels}{dtype}", tmp_path / f"{channels}{dtype}.tsds")
         np.testing.assert_array_equal(split["image"][0], pixels)
         assert split["image"][0].dtype == pixels.dtype
+
+
+@pytest.mark.parametrize("as_bytes", [False, True])
+@pytest.mark.parametrize("order", "<>")
+@pytest.mark.parametrize(
+    ("dtype", "photometric", "layout", "is_for_pillow"),
+    [
+        ("float32", "minisblack", {"compression": "lzw"}, True),
+        ("int32", "minisblack", {"compression": "zlib", "predictor": True}, True),
+        ("uint16", "miniswhite", {}, False),
+        ("int8", "minisblack", {}, False),
+        ("uint32", "minisblack", {"compression": "lzw"}, False),
+        ("uint16", "rgb", {"planarconfig": "separate"}, False),
+        ("float32", "minisblack", {"planarconfig": "separate", "compression": "lzw"}, False),
+    ],
+)
+def test_small_files_have_the_numbers_that_were_written(
+    tmp_path: Path, dtype: str, photometric: str, layout: Any, order: Any, as_bytes: bool, is_for_pillow: bool
+) -> None:
+    """Those that Pillow reads as others are read with tifffile. Without a path, they are bad samples."""
+    numbers = np.random.default_rng(0).integers(0, 2**32, (3, 8, 9), np.uint32).astype(dtype)
+    array = numbers if "planarconfig" in layout else numbers[0]
+    tifffile.imwrite(tmp_path / "x.tif", array, photometric=photometric, byteorder=order, metadata=None, **layout)
+    expected = array if array.ndim == 2 else array.transpose(1, 2, 0)
+    expected = 65535 - expected if photometric == "miniswhite" else expected
+    image = (tmp_path / "x.tif").read_bytes() if as_bytes else tmp_path / "x.tif"
+    if as_bytes and not is_for_pillow:
+        with pytest.raises(SourceError, match=r"Pillow|cannot identify"):
+            open_picture(image, max_pixels=10**6, key="x").pixels()
+    else:
+        pixels = open_picture(image, max_pixels=10**6, key="x").pixels()
+        np.testing.assert_array_equal(pixels.squeeze(), expected)
+        assert pixels.dtype == dtype
+
+
+@pytest.mark.parametrize("channels", [2, 4])
+def test_alpha_is_kept_or_reported(tmp_path: Path, channels: int) -> None:
+    """As of small images, which Pillow decodes."""
+    write(
+        tmp_path / "s/a/x.tif",
+        picture(channels),
+        extrasamples=["unassalpha"],
+        **({"is_color": True} if channels == 4 else {}),
+    )
+    summary = tsds.convert(tmp_path / "s", tmp_path / "o.tsds", encoding="raw", workers=0)
+    assert [(each.where, each.reason) for each in summary.left_out] == [("a/x.tif", "alpha")]
+    with Image.open(tmp_path / "s/a/x.tif") as image:
+        expected = np.asarray(image.convert("RGBA"))
+    found = converted(tmp_path / "s", tmp_path / "p.tsds", color="rgba")["image"][0]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_tile_larger_than_numbers_of_64_bits(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.tif", picture(3), big=False, tile=(64, 64))
+    data = bytearray(path.read_bytes())
+    (at,) = struct.unpack_from("<I", data, 4)
+    for i in range(*struct.unpack_from("<H", data, at)):
+        tag = struct.unpack_from("<H", data, at + 2 + 12 * i)[0]
+        if tag in (322, 323):
+            struct.pack_into("<HII", data, at + 4 + 12 * i, 4, 1, 2**31 - 1)
+    path.write_bytes(data)
+    with pytest.raises(SourceError, match="found 317x203 in tiles of 2147483647x2147483647"):
+        open_picture(path, max_pixels=10**6, key="x")
 
 
 def page_of(order: str, tags: list[tuple[int, int, int]], following: int = 0) -> bytes:

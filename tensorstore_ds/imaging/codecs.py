@@ -43,7 +43,8 @@ _PEAK_NBYTES = 10
 #: The same for AVIF and HEIC: 19.5 were measured for AVIF with alpha. 10 bits take 4 more.
 _PEAK_HEIF_NBYTES = 24
 _WITH_FRAMES = frozenset(("GIF", "TIFF", "WEBP", "PNG", *HEIF_FORMATS))  # JPEG files contain previews as further frames
-#: The note about frames.
+#: Notes about images.
+ALPHA = 'stored without its alpha. Keep it with `encoding="raw"` and `color="rgba"`.'
 FURTHER_FRAMES = "this file has several frames or pages. The first one is the image of the sample."
 _FURTHER_IMAGES = "this file has several images. The primary one is the image of the sample."
 _GRAY_MODES = frozenset(("1", "L", "LA", "La"))
@@ -51,7 +52,7 @@ _MASK_MODES = frozenset(("1", "L", "P", "I"))
 #: Not as names, because creating the name of a dtype takes 2 us.
 _DTYPES = frozenset(map(np.dtype, DTYPES))
 _MODES: Mapping[Color, str] = {"gray": "L", "rgb": "RGB", "rgba": "RGBA"}
-_ORIENTATION = 0x0112
+_BITS, _PHOTOMETRIC, _ORIENTATION, _SAMPLES, _SAMPLE_FORMAT = 258, 262, 274, 277, 339
 #: Steps that make an image upright, by EXIF's number: transpose, then mirror top to bottom, left to right. Pillow
 #: rotates a TIFF file by itself.
 TURNS = {
@@ -230,11 +231,26 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
 
 def _upright(image: Image.Image) -> Image.Image:
     """Return the decoded image in its file's orientation."""
+    if image.format == "TIFF":
+        _load_tiff(image)
     image.load()
     steps = (Image.Transpose.TRANSPOSE, Image.Transpose.FLIP_TOP_BOTTOM, Image.Transpose.FLIP_LEFT_RIGHT)
     for step, is_needed in zip(steps, TURNS[orientation(image)], strict=True):
         image = image.transpose(step) if is_needed else image
     return image
+
+
+def _load_tiff(image: Any) -> None:
+    """Decode a TIFF file, whose numbers Pillow may get wrong."""
+    for i, tile in enumerate(image.tile):
+        if tile.codec_name == "libtiff":  # it gives numbers of 32 bits in the machine's order
+            image.tile[i] = tile._replace(args=(tile.args[0].replace(";32B", ";32N"), *tile.args[1:]))
+    image.load()
+    kind = (image.mode, image.tag_v2.get(_SAMPLE_FORMAT))
+    if kind[0] == "I" and kind[1] in (None, (1,)) and image.getextrema()[0] < 0:
+        raise ValueError("it has numbers from 2**31, which Pillow takes for negative ones")
+    if kind == ("L", (2,)) and image.getextrema()[1] > 127:
+        raise ValueError("it has negative numbers of 8 bits, which Pillow cannot read")
 
 
 def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str = "image") -> ImageFile.ImageFile:
@@ -259,6 +275,13 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
     check_pixels((image.height, image.width), max_pixels, key)
     if image.format == "TIFF":
         _silence_libtiff()
+        tags: Any = getattr(image, "tag_v2", {})
+        bits, samples = max(tags.get(_BITS, (1,))), tags.get(_SAMPLES, 1)
+        is_inverted = image.mode == "I;16" and tags.get(_PHOTOMETRIC, 0) == 0
+        if is_inverted or samples > len(image.getbands()) or (samples > 1 and bits > 8):
+            found = "16 bits with 0 for white" if is_inverted else f"{samples} channels of {bits} bits"
+            message = f"this is a TIFF file of {found}, which Pillow does not read as they are."
+            raise SourceError(Problem(key, "unsupported-depth", message), "Convert it to an array (.npy).")
     raw = str(image.tile[0][3]) if image.tile else ""
     if ";16" in raw and "BGR;16" not in raw and image.mode != "I" and image.mode[:2] != "I;":  # BMP has 16 bits a pixel
         message = "this is a 16-bit color image, and Pillow would keep only 8 bits."
@@ -333,7 +356,7 @@ def lost_alpha(image: Image.Image, key: str) -> tuple[Problem, ...]:
         image = image.convert("RGBA")
     if image.mode not in ("RGBA", "LA") or image.getchannel("A").getextrema() == (255, 255):
         return ()
-    return (Problem(key, "alpha", 'stored without its alpha. Keep it with `encoding="raw"` and `color="rgba"`.'),)
+    return (Problem(key, "alpha", ALPHA),)
 
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # keeps Pillow's log from being printed

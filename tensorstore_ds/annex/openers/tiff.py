@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.errors import ConversionError, Problem, SourceError
 from tensorstore_ds.format.schema import MOST_CHANNELS
 from tensorstore_ds.imaging import MAX_PIXELS, Color
-from tensorstore_ds.imaging.codecs import FURTHER_FRAMES, OnDecode, bad_image, damaged, from_array
+from tensorstore_ds.imaging.codecs import ALPHA, FURTHER_FRAMES, OnDecode, bad_image, damaged, from_array
 from tensorstore_ds.imaging.jpeg import read_header
 from tensorstore_ds.imaging.picture import LARGE_NBYTES, Picture
 from tensorstore_ds.machine import memory_limit
@@ -47,6 +47,8 @@ _EXTRA, _FORMAT, _DEPTH = 338, 339, 32997
 _UNCOMPRESSED, _OLD_JPEG, _JPEG = 1, 6, 7
 #: Their decoders return at most the requested bytes; JPEG's header is read before.
 _COMPRESSIONS = {1, 5, _JPEG, 8, 32773, 32946, 34925, 50000}
+#: (sample format, bits) of gray pixels of more than 8 bits that Pillow reads as they are.
+_PILLOW_NUMBERS = {(1, 12), (1, 16), (2, 16), (2, 32), (3, 32)}
 _WHITE_IS_ZERO, _BLACK_IS_ZERO, _RGB, _PALETTE, _YCBCR = 0, 1, 2, 3, 6
 #: An image that is resized or encoded as a whole takes about this many times its pixels.
 _COPIES = 3
@@ -121,6 +123,16 @@ class _Header:
         return self.one(_EXTRA)
 
     @property
+    def colors(self) -> int:
+        """Number of channels of colors."""
+        return 3 if self.one(_PHOTOMETRIC) in (_RGB, _PALETTE, _YCBCR) else 1
+
+    @property
+    def has_alpha(self) -> bool:
+        """Whether the channel behind the colors is alpha."""
+        return self.alpha in (1, 2) and self.samples == self.colors + 1
+
+    @property
     def is_for_pillow(self) -> bool:
         """Whether Pillow reads these pixels without loss."""
         if self.one(_COMPRESSION) == _OLD_JPEG:
@@ -128,7 +140,10 @@ class _Header:
         photometric, colors = self.one(_PHOTOMETRIC), {_RGB: 3, _YCBCR: 3, 5: 4, 8: 3}
         expected = colors.get(photometric, 1)
         many = {expected, expected + 1} if self.alpha in (1, 2) else {expected}
-        return self.samples in many and (self.bits <= 8 or (self.samples == 1 and self.bits < 64))
+        numbers = (self.one(_FORMAT, 1), self.bits)
+        if self.bits <= 8:
+            return self.samples in many and numbers != (2, 8)
+        return self.samples == 1 and photometric == _BLACK_IS_ZERO and numbers in _PILLOW_NUMBERS
 
     def unsupported(self) -> str:
         """Reason why it cannot be read in parts; empty if it can."""
@@ -156,7 +171,8 @@ class _Header:
     def problem(self) -> str:
         """Error in the sizes that the header states; empty if there is none."""
         (height, width), (tall, wide) = self.size, self.segment
-        if min(height, width, tall, wide, self.samples) < 1 or max(height, width, tall, wide) >= 2**31:
+        sides = height, width, tall, wide
+        if min(*sides, self.samples) < 1 or max(sides) >= 2**31 or self.segment_nbytes >= 2**63:
             return f"expected an image and tiles with pixels, found {width}x{height} in tiles of {wide}x{tall}."
         if self.samples > MOST_CHANNELS:
             return f"expected at most {MOST_CHANNELS} channels, found {self.samples}."
@@ -264,6 +280,9 @@ class TiffImage(Picture):
             pixels = pixels[:, ::-1]
         if turned in (3, 4, 7, 8):
             pixels = pixels[::-1]
+        is_dropped = self._header.has_alpha and self._color != "rgba" and pixels.dtype.kind == "u"
+        if is_dropped and (pixels[:, :, -1] != np.iinfo(pixels.dtype).max).any():
+            self.left_out = tuple(dict.fromkeys((*self.left_out, Problem(self._key, "alpha", ALPHA))))
         return self._finished(np.ascontiguousarray(pixels))
 
     def bands(self, on_decode: OnDecode | None = None) -> Iterator[NDArray[Any]]:
@@ -287,14 +306,14 @@ class TiffImage(Picture):
         elif photometric == _PALETTE:
             palette = (header.tags[_COLORMAP].reshape(3, 256).T >> np.uint64(8)).astype(np.uint8)
             pixels = palette[pixels[:, :, 0]]
-        colors = 3 if photometric in (_RGB, _PALETTE, _YCBCR) else 1
-        channels = pixels.shape[2]
-        has_alpha = header.alpha in (1, 2) and channels == colors + 1
-        if has_alpha and not (self._color == "rgba" and colors == 3):
-            pixels = pixels[:, :, :colors]
-        elif self._color == "rgba" and channels == colors and pixels.dtype == np.uint8:
-            pixels = np.repeat(pixels, 3, axis=2) if colors == 1 else pixels
-            pixels = np.concatenate([pixels, np.full((*pixels.shape[:2], 1), 255, np.uint8)], axis=2)
+        colors = header.colors
+        shown, alpha = pixels[:, :, :colors], pixels[:, :, colors:]
+        if header.has_alpha and self._color != "rgba":
+            pixels = shown
+        elif self._color == "rgba" and pixels.dtype == np.uint8 and (header.has_alpha or not alpha.shape[2]):
+            shown = np.repeat(shown, 3, axis=2) if colors == 1 else shown
+            alpha = alpha if header.has_alpha else np.full((*pixels.shape[:2], 1), 255, np.uint8)
+            pixels = np.concatenate([shown, alpha], axis=2)
         return from_array(pixels, self._color, self._key)
 
     def _stored(self, top: int, left: int, bottom: int, right: int) -> NDArray[Any]:
