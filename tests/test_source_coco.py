@@ -165,6 +165,8 @@ def change(part: str, index: int, **values: Any) -> Json:
         ({"segmentation": {"counts": [-3, 1203], "size": [30, 40]}}, "negative"),
         ({"segmentation": {"counts": "~", "size": [30, 40]}}, "compressed form"),
         ({"segmentation": {"counts": [1200], "size": [40, 40]}}, "where the size says"),
+        ({"segmentation": {"counts": [1200], "size": [40, 30]}}, r"an image of \(30, 40\) .* found \(40, 30\)"),
+        ({"segmentation": {"counts": [300], "size": [15, 20]}}, r"an image of \(30, 40\) .* found \(15, 20\)"),
         ({"keypoints": [1, 2, 2]}, "expected 3 numbers for each of 3 keypoints"),
         ({"keypoints": [1, 2]}, "expected 3 numbers for each, found 2"),
         ({"keypoints": [1, 2, 2, 0, 0, 0, 5, 6, 300]}, "none of 0, 1 and 2"),
@@ -176,6 +178,17 @@ def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -
         stored(tmp_path / "src")
     assert "instances_val2017.json" in str(caught.value) and "\n" not in str(caught.value)
     assert converted(tmp_path / "src", on_error="skip")[1].rows == {"val": 2}
+
+
+def test_runs_are_of_their_image(tmp_path: Path) -> None:
+    """Its size is not in the file: that of the runs is compared with the image."""
+    content = data()
+    content["annotations"].append({**content["annotations"][2], "id": 9, "image_id": 5})
+    assert tsds.verify(converted(source_of(tmp_path / "right", content))[0].path) == []
+    content["annotations"][-1]["segmentation"] = {"counts": [31, 1169], "size": [40, 30]}
+    with pytest.raises(tsds.SourceError, match="for an image of 40x30") as caught:
+        stored(source_of(tmp_path / "wrong", content))
+    assert caught.value.problems[0].reason == "size-mismatch"
 
 
 @pytest.mark.parametrize("nbytes", [1, 50, 333])

@@ -217,6 +217,33 @@ def test_a_target_of_numbers_is_a_field() -> None:
     assert bad(source, "train", 1) == "annotation"
 
 
+WHOLE: list[tuple[str, Any]] = [
+    *(("labels", value) for value in ([0, 0.5], [0, np.nan], np.array([0, 2**63], np.uint64))),
+    *(("difficult", value) for value in ([0, 256], [0, -1], [0, 0.5], [0, np.nan])),
+    *(("visibility", value) for value in ([[3], [0]], [[-1], [0]], [[258], [0]], [[0.7], [0]])),
+    *(("rle", value) for value in ([[-1, 3], [2]], [[0.5, 1.5], [2]], [[2**32, 2], [2]])),
+    *(("labels", np.ma.array([0, 1], mask=[0, 1])), ("keypoints", np.ma.array(np.zeros((2, 1, 2)), mask=True))),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), WHOLE, ids=str)
+def test_numbers_that_a_store_would_change_are_refused(name: str, value: Any) -> None:
+    target = {"boxes": BOXES, "labels": [0.0, 1], "keypoints": [[[1, 2]], [[3, 4]]], name: value}
+    assert reasons_of([(GRAY, target)], classes=("a", "b")) == "annotation"
+
+
+def test_runs_that_are_not_of_their_image_are_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((4, 6, 3), np.uint8)
+    for runs, is_right in (([20, 4], True), ([24, 4], False), ([], True)):
+        sample = {"image": pixels, "boxes": [[0, 0, 3, 3]], "rle": [runs]}
+        if is_right:
+            tsds.convert([sample], tmp_path / f"{len(runs)}.tsds")
+            assert tsds.verify(tmp_path / f"{len(runs)}.tsds") == []
+        else:
+            with pytest.raises(tsds.SourceError, match="expected runs of 24 pixels in all, found 28"):
+                tsds.convert([sample], tmp_path / "wrong.tsds")
+
+
 class Format(NamedTuple):
     value: str
 

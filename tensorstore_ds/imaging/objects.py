@@ -14,7 +14,7 @@ from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES
 from tensorstore_ds.format.kinds.objects import FLAGS, LISTS, PI
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults, smallest_rectangle
-from tensorstore_ds.imaging.outlines import mask_of_runs, runs_of_mask
+from tensorstore_ds.imaging.outlines import check_runs, mask_of_runs, runs_of_mask
 from tensorstore_ds.imaging.placement import Placement, box_faults, clip
 from tensorstore_ds.imaging.resizing import resize_nearest
 
@@ -103,8 +103,10 @@ def place_objects(
     dropped with its object; an oriented box likewise, also if its corners are not in order around it. So is a box with
     nothing left by the crop, or less than the placement's `min_visibility` (reason `box-cropped`); with `is_tile` this
     is no problem, because other tiles have the box. Keypoints are moved, never clipped, and keep their coordinates
-    outside the image.
+    outside the image. Raises `SourceError` for runs that are not of the source image.
     """
+    for runs in filter(len, objects.get("rle", ())):
+        check_runs(runs, source, key)
     moved = dict(objects) if placement is None else _moved(key, objects, source, placement)
     if "boxes" not in moved:
         return moved, ()

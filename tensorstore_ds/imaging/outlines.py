@@ -98,13 +98,17 @@ def mask_of_runs(runs: NDArray[np.uint32], size: tuple[int, int], key: str) -> N
     >>> mask_of_runs(np.array([1, 2, 1], np.uint32), (2, 2), "a").tolist()
     [[False, True], [True, False]]
     """
-    height, width = size
-    total = int(runs.sum(dtype=np.uint64))
-    if total != height * width:
-        message = f"expected runs of {height * width} pixels in all, found {total}."
-        raise SourceError(Problem(key, "annotation", message))
+    check_runs(runs, size, key)
     values = np.arange(len(runs)) % 2 == 1
-    return np.repeat(values, runs).reshape(width, height).T
+    return np.repeat(values, runs).reshape(size[::-1]).T
+
+
+def check_runs(runs: NDArray[np.uint32], size: tuple[int, int], key: str) -> None:
+    """Raise SourceError if `runs` do not add up to the pixels of an image of (height, width) `size`."""
+    total = int(runs.sum(dtype=np.uint64))
+    if total != size[0] * size[1]:
+        message = f"expected runs of {size[0] * size[1]} pixels in all, found {total}."
+        raise SourceError(Problem(key, "annotation", message))
 
 
 def runs_of_mask(mask: NDArray[np.bool_]) -> NDArray[np.uint32]:

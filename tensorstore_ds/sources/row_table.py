@@ -33,7 +33,6 @@ STRUCT_MEMBERS = frozenset({"bbox", "oriented_boxes", "keypoints", "visibility",
 
 _UNSURE = 20  # boxes of which one at least would show that they are no corners
 _NAMED_LIMIT = 1 << 20  # classes that are filled up to the largest number
-_RANGES = {**dict.fromkeys((*FLAGS, "visibility"), 2**8), "rle": 2**32}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +60,6 @@ def row_objects(members: Mapping[str, Any], labels: Sequence[Label] | None) -> R
         raise FormError(f"expected lists of {', '.join(given)}, found something else")
     if not any(given.values()) and not labels:
         return RowObjects({}, labels, names)
-    for name, limit in _RANGES.items():
-        if not _is_whole(given.get(name, ()), limit):
-            raise FormError(f"expected whole numbers from 0 to {limit - 1} as {name}, found others")
     try:
         values = object_values(given)
     except ValueError as error:
@@ -125,12 +121,6 @@ def _with_nan(value: Any) -> Any:
     if isinstance(value, list):
         return [_with_nan(each) for each in value]
     return float("nan") if value is None else value
-
-
-def _is_whole(value: Any, limit: int) -> bool:
-    if isinstance(value, list | tuple):
-        return all(_is_whole(each, limit) for each in value)
-    return isinstance(value, int) and 0 <= value < limit
 
 
 class BoxForm:

@@ -40,6 +40,13 @@ _LABEL_KEYS = ("label", "labels")
 _NUMBERS_OF_CLASSES = ("labels", "target")
 #: Names of what is stored as texts: a text, or a list of texts.
 TEXT_NAMES = frozenset({"caption", "captions", "sentence", "sentences", "text", "texts"})
+#: Values of objects that are whole numbers: dtype, and the largest one.
+_WHOLE: Mapping[str, tuple[Any, int]] = {
+    "labels": (np.int64, 2**63 - 1),
+    "rle": (np.uint32, 2**32 - 1),
+    "visibility": (np.uint8, 2),
+    **dict.fromkeys(FLAGS, (np.uint8, 255)),
+}
 _MASK = "(H, W) of the image"
 _LISTS = "a list of any length"
 _TEXTS = "texts"
@@ -349,10 +356,15 @@ def _parts(sample: Any) -> Parts:
 
 
 def as_array(value: Any) -> NDArray[Any] | None:
-    """A number, numbers or a tensor as an array of a dtype that stores support; None for all else."""
+    """A number, numbers or a tensor as an array of a dtype that stores support; None for all else.
+
+    Raises `ValueError` for a masked array, whose mask a store would lose.
+    """
     is_tensor = hasattr(value, "detach")
     if not is_tensor and not isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
         return None
+    if isinstance(value, np.ma.MaskedArray):
+        raise ValueError("expected numbers without a mask, found a masked array. Pass its filled() values")
     try:  # a torch tensor may be on a device, or part of a graph
         array = np.asarray(value.detach().cpu().numpy() if is_tensor else value)
     except (TypeError, ValueError):  # lists of differing lengths; a type that NumPy has not, such as bfloat16
@@ -469,10 +481,19 @@ def object_values(values: Mapping[str, Any]) -> Objects:
         raise ValueError(f"expected boxes x1 y1 x2 y2, found the format {getattr(form, 'value', form)}")
     if len({len(array) for array in arrays.values()}) > 1:
         raise ValueError(f"expected as many of each, found {', '.join(f'{len(a)} {n}' for n, a in arrays.items())}")
-    dtypes = {"labels": np.int64, **dict.fromkeys((*FLAGS, "visibility"), np.uint8)}
-    return {
-        n: a if n in LISTS or a.dtype.kind == "U" else a.astype(dtypes.get(n, np.float64)) for n, a in arrays.items()
-    }
+    return {n: a if n in LISTS or a.dtype.kind == "U" else _exact(n, a) for n, a in arrays.items()}
+
+
+def _exact(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    """Numbers in the dtype that `Objects` have them in; raises `ValueError` if this would change whole numbers."""
+    dtype, most = _WHOLE.get(name, (np.float64, np.inf))
+    with np.errstate(invalid="ignore"):
+        found: NDArray[Any] = array.astype(dtype)
+        wrong = array[(found != array) | (found > most)].tolist() if name in _WHOLE else []
+    if wrong:
+        up_to = "" if name == "labels" else f" from 0 to {most}"
+        raise ValueError(f"expected whole numbers{up_to} as {name}, found {wrong[0]}")
+    return found
 
 
 def _lists(name: str, value: Any) -> list[NDArray[Any]]:
@@ -485,7 +506,7 @@ def _lists(name: str, value: Any) -> list[NDArray[Any]]:
         if array is None or (array.size and array.shape[1:] != ((2,) if name == "polygons" else ())):
             wanted = "corners (n, 2)" if name == "polygons" else "lengths of runs (n,)"
             raise ValueError(f"expected {wanted} as {name} of an object, found {type(each).__name__}")
-        lists.append(array.astype(np.float64).reshape(-1, 2) if name == "polygons" else array.astype(np.uint32))
+        lists.append(array.astype(np.float64).reshape(-1, 2) if name == "polygons" else _exact(name, array))
     return lists
 
 

@@ -305,6 +305,7 @@ class CocoObject:
     area: float
     polygons: NDArray[np.float64]  #: (n, 2)
     runs: NDArray[np.uint32]  #: (n,)
+    size: tuple[int, int] | None  #: (height, width) that is given with `runs`
     keypoints: NDArray[np.float64] | None  #: (k, 3)
     has_short: bool  #: whether a polygon was left out, because it has fewer than 3 corners
 
@@ -319,10 +320,11 @@ def read_object(text: bytes, json: str) -> CocoObject:
         bbox = box_of(each)
         if bbox is None or each.category_id is None:
             raise FormError("expected a box and a category")
-        polygons, runs, has_short = np.empty((0, 2)), np.empty(0, np.uint32), False
+        polygons, runs, size, has_short = np.empty((0, 2)), np.empty(0, np.uint32), None, False
         outline = outline_of(each)
         if outline == "rle":
-            runs = _runs(_decoded(each.segmentation, _Runs, "segmentation"))
+            given: _Runs = _decoded(each.segmentation, _Runs, "segmentation")
+            runs, size = _runs(given), given.size
         elif outline == "polygons":
             polygons, has_short = _polygons(_decoded(each.segmentation, list[list[float]], "segmentation"))
         degrees = rotation_of(each)
@@ -339,7 +341,7 @@ def read_object(text: bytes, json: str) -> CocoObject:
     found = AnnotatedObject("", box, {"iscrowd": int(crowd)}, is_rectangle=not outline)
     if degrees:
         found = replace(AnnotatedObject.of_rectangle("", box, degrees), flags=found.flags)
-    return CocoObject(where, each.category_id, found, area, polygons, runs, keypoints, has_short)
+    return CocoObject(where, each.category_id, found, area, polygons, runs, size, keypoints, has_short)
 
 
 def read_category(text: bytes, json: str) -> Id | None:

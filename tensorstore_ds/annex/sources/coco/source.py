@@ -257,6 +257,8 @@ class CocoSource(Source):
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, size, places, captions = str(reference).split("\0")
+        height, width = map(int, size.split("x"))
+        annotated = (height, width) if height and width else None
         json, captions_json = self._jsons[split]
         left_out: tuple[Problem, ...] = ()
         objects = label = None
@@ -272,11 +274,10 @@ class CocoSource(Source):
             elif self._values:
                 rows = [read_object(text, json) for text in self._read_at(json, places)]
                 objects = self._arrays(rows, split, image)
+                annotated = _common_size(rows, annotated)
                 if any(each.has_short for each in rows):
                     left_out = (Problem(json, "polygon-short", "not stored: polygons of fewer than 3 corners."),)
             texts = [read_caption(text, captions_json) for text in self._read_at(captions_json, captions)]
-        height, width = map(int, size.split("x"))
-        annotated = (height, width) if height and width else None
         return Sample(
             image,
             f"{self.images}/{image}",
@@ -773,6 +774,16 @@ def _by_image(table: Table, images: int) -> Iterator[str]:
         begins = keys[some] & _PLACE
         places = [f"{a}:{b}" for a, b in zip(begins.tolist(), (begins + sizes[some]).tolist(), strict=True)]
         yield from (",".join(places[a:b]) for a, b in pairwise((edges - edges[0]).tolist()))
+
+
+def _common_size(rows: Iterable[CocoObject], size: tuple[int, int] | None) -> tuple[int, int] | None:
+    """(height, width) that an image, if it has a `size`, and the runs of its objects say; raises `FormError`."""
+    for each in rows:
+        size = size or each.size
+        if each.size is not None and each.size != size:
+            message = f"{each.where}: expected runs of an image of {size} (height x width), found {each.size}"
+            raise FormError(message, "size-mismatch")
+    return size
 
 
 def _check_labels(splits: Mapping[str, _Split]) -> None:
