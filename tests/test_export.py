@@ -165,7 +165,7 @@ def test_npy_there_and_back(tmp_path: Path) -> None:
     store = tsds.open(tsds.convert(class_folders(tmp_path / "src"), tmp_path / "a.tsds", workers=0).path)
     tsds.export(store.path, tmp_path / "npy", "npy")
     np.testing.assert_array_equal(np.load(tmp_path / "npy/train/images.npy"), store["train"]["image"][:])
-    assert_same(store, again(tmp_path / "npy", classes=tsds.conversion.read_classes(tmp_path / "npy/classes.txt")))
+    assert_same(store, again(tmp_path / "npy"))
 
 
 def test_npy_of_fields_with_the_names_of_others(tmp_path: Path) -> None:

@@ -23,10 +23,10 @@ from tensorstore_ds.annex.sources.arrays.source import (
     read_npy_header,
 )
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
-from tensorstore_ds.regular_files import check_machine, open_file, os_errors
+from tensorstore_ds.regular_files import check_machine, is_file, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance
-from tensorstore_ds.sources.names import RESERVED, field_name
+from tensorstore_ds.sources.names import RESERVED, field_name, read_classes
 from tensorstore_ds.sources.packed import files_at
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
@@ -37,6 +37,7 @@ LABEL_NAMES = frozenset({"label", "labels", "y", "target", "targets"})
 LABEL_COLUMNS = LABEL_NAMES | {"class", "cls"}
 
 _SUFFIXES = (".npy", ".npz")
+_CLASSES = "classes.txt"
 _SPLITS = "|".join(sorted(SPLIT_NAMES, key=len, reverse=True))
 _NAME = re.compile(rf"(?P<before>{_SPLITS})[-_. ](?P<rest>.+)|(?P<first>.+)[-_. ](?P<after>{_SPLITS})", re.IGNORECASE)
 #: Exceptions of zipfile for files that are damaged, encrypted or compressed with an unknown method.
@@ -63,6 +64,9 @@ class ArraysSource(ArraySource):
         if not named:
             raise SourceError(Problem(str(self.path), "unknown-format", "expected .npy or .npz files, found none."))
         splits = self.divided(named, "an array")
+        if self.options.classes is None and is_file(names := self.path / _CLASSES):
+            self.classes = read_classes(names)
+            self.ledger.use(names)
         return {split: {name: self._unpack(a) for name, a in arrays.items()} for split, arrays in splits.items()}
 
     def _named(self) -> Iterator[tuple[str | None, str, ArrayFile]]:
