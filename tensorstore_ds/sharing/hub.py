@@ -9,11 +9,12 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.reading.mirror_file import sha256_of
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.remote.hub import HubPlace, api, failure, parse
 from tensorstore_ds.remote.location import Location
 from tensorstore_ds.sharing.existing import is_to_be_replaced, store_at
-from tensorstore_ds.sharing.selection import Content
+from tensorstore_ds.sharing.selection import Content, damaged
 from tensorstore_ds.sharing.transfer import Counter, Transfer
 
 
@@ -30,7 +31,7 @@ def push_to_hub(source: Path | None, url: str, content: Content, counter: Counte
         replaced = _replaced(content)
         had = found.manifest.files.keys() if found is not None else set()
         gone = [name for name in (*had, SIGNATURE) if name not in content.files and before.find(name) is not None]
-        _check_listed(source, content, replaced)
+        _check_files(source, content, replaced)
         counter.begin(0, content.nbytes)
         try:
             _commit(api(), place, source, content, (replaced, gone), parse(before.resolved_url).revision)
@@ -48,13 +49,17 @@ def _replaced(content: Content) -> tuple[str, ...]:
     return tuple(f"{shard_path(name, number)}/" for name, entry in splits for number in entry.replaced)
 
 
-def _check_listed(source: Path, content: Content, replaced: tuple[str, ...]) -> None:
-    """Raise `FormatError` if the store's folder contains other files, because they would be published with it."""
-    names = {*content.files, *content.lists, "zarr.json"}
-    for name in find_files(source).names():
+def _check_files(source: Path, content: Content, replaced: tuple[str, ...]) -> None:
+    """Raise `FormatError` for damaged files, and for other files in the store's folder, which would be published."""
+    names, files = {*content.files, *content.lists, "zarr.json"}, find_files(source)
+    for name in files.names():
         if name not in names and not name.startswith(replaced):
             problem = Problem(name, "unlisted-file", "this file is not listed.")
             raise FormatError(problem, "Remove it, or it would be published.")
+    for name, listed in content.files.items():
+        with files.open(name) as file:
+            if (found := sha256_of(file)) != listed.sha256:
+                raise damaged(name, listed, found)
 
 
 def _commit(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tensorstore_ds import words
-from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError, StoreExistsError
+from tensorstore_ds.errors import OptionError, RemoteError, StoreExistsError
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_listing, parse_root
 from tensorstore_ds.format.schema import ROOT_NAME, SIGNATURE
@@ -28,7 +28,7 @@ from tensorstore_ds.sharing.existing import Existing, is_to_be_replaced, store_a
 from tensorstore_ds.sharing.hub import push_to_hub
 from tensorstore_ds.sharing.origin import Origin, local_path, origin_of
 from tensorstore_ds.sharing.pull import pull
-from tensorstore_ds.sharing.selection import Content, FileSelection
+from tensorstore_ds.sharing.selection import Content, FileSelection, damaged
 from tensorstore_ds.sharing.transfer import Counter, OnBytes, Transfer
 
 #: Contains the digest of the store that is being pushed. No file of a store has this name.
@@ -52,8 +52,8 @@ def push(store: str | os.PathLike[str], url: str, *, update: bool = False, progr
 
     With `update`, a changed store (`append`, `add_fields`, `update`, `erase`, ...) replaces its earlier state: new
     shards are written next to the old ones, then the root is replaced in one step. Only new files are sent. Shards that
-    no longer exist at the path are then removed at the URL. Readers that have the store open can continue, except with
-    these shards.
+    no longer exist at the path are then removed at the URL, but not on the Hub. Readers that have the store open can
+    continue, except with these shards.
 
     Args:
         store: path or URL of the store. With `update`, the path of a folder.
@@ -268,8 +268,7 @@ class _Push:
                 del part[:PART_NBYTES]
                 self._counter.add(PART_NBYTES)
         if sha256.hexdigest() != file.sha256:
-            message = f"expected SHA-256 {file.sha256[:12]}..., found {sha256.hexdigest()[:12]}...."
-            raise FormatError(Problem(name, "checksum", message), "This store is damaged: nothing was published.")
+            raise damaged(name, file, sha256.hexdigest())
         yield bytes(part)
         self._counter.add(len(part))
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tensorstore_ds.errors import FormatError, OptionError, RemoteError
+from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError
 from tensorstore_ds.format.manifest import File, Shard, SplitEntry
 from tensorstore_ds.format.root import dump_listing, dump_root, parse_listing, parse_root
 from tensorstore_ds.format.schema import SIGNATURE
@@ -106,6 +106,12 @@ class FileSelection:
         lengths = {name: n for name, n in shard.lengths.items() if name.split("/")[0] in self.fields}
         nbytes = len(listing) + sum(file.size for file in files.values())
         return replace(shard, lengths=lengths, nbytes=nbytes, sha256=hashlib.sha256(listing).hexdigest())
+
+
+def damaged(name: str, file: File, found: str) -> FormatError:
+    """The error for a file of a store that would be published, with the SHA-256 that was found."""
+    message = f"expected SHA-256 {file.sha256[:12]}..., found {found[:12]}...."
+    return FormatError(Problem(name, "checksum", message), "This store is damaged: nothing was published.")
 
 
 def _chosen(what: str, wanted: Collection[str] | None, there: Mapping[str, Any]) -> dict[str, Any]:

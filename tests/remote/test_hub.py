@@ -146,6 +146,16 @@ def test_other_files_are_not_published(hub: Hub, store: tsds.Store, tmp_path: Pa
         tsds.push(store.path, f"hf://datasets/{NAME}")
 
 
+def test_a_damaged_store_is_not_published(hub: Hub, store: tsds.Store, tmp_path: Path) -> None:
+    tsds.copy(store.path, tmp_path / "s.tsds")
+    file = next(path for path in (tmp_path / "s.tsds/train/00000/image").rglob("c/**/*") if path.is_file())
+    data = file.read_bytes()
+    file.write_bytes(bytes([data[0] ^ 1]) + data[1:])
+    with pytest.raises(tsds.FormatError, match=r"expected SHA-256 .* This store is damaged: nothing was published"):
+        tsds.push(tmp_path / "s.tsds", f"hf://datasets/{NAME}/s.tsds")
+    assert [*hub.commits[hub.head]] == ["README.md"]
+
+
 def test_urls() -> None:
     assert parse("hf://datasets/a/b@refs/pr/3/x/y/") == HubPlace("a/b", "refs/pr/3", "x/y")
     assert parse("hf://datasets/a/b@v1.0") == HubPlace("a/b", "v1.0", "")
