@@ -161,6 +161,7 @@ def test_classes_are_ordered_by_code_point_or_as_wanted() -> None:
     [
         (["dog", "Dog"], None, "class-case"),
         (["Straße", "STRASSE"], None, "class-case"),
+        (["caf\u00e9", "cafe\u0301"], None, "class-case"),
         (["dog", "Dog"], ("dog",), "class-case"),
         (["dog", "cat"], ("dog",), "unknown-class"),
         (["Dog"], ("dog",), "unknown-class"),

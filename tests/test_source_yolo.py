@@ -84,6 +84,11 @@ LAYOUTS = {
     "a suffix in upper case": layout(
         {"labels/A.TXT": ROW}, "images/A.JPG", classes=["0"], notes=[], boxes=[[BOX]]
     ),
+    "names in the form of macOS": layout(
+        {"labels/u\u0308.txt": ROW, "labels/o\u0308.txt": ROW, "labels/\xf6.txt": ""},
+        "images/\xfc.jpg", "images/\xf6.jpg",
+        classes=["0"], boxes=[[], [BOX]], said=[Has("labels/o\u0308.txt: not stored: no image")],
+    ),
     "a folder of images apart": case(
         {"here/labels/a.txt": ROW, "here/labels/b.txt": ROW, **blank("there/a.jpg", "there/b.jpg")}, "here",
         {"images": "there"}, keys={"train": ["a.jpg", "b.jpg"]}, boxes=[[BOX], [BOX]],

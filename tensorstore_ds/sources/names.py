@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
@@ -62,8 +63,9 @@ def order_classes(
     >>> order_classes(["dog", "cat", "dog"], None, "photos")
     ('cat', 'dog')
 
-    Raises `SourceError` `class-case` for 2 names that differ only in case, unless `wanted` contains both, and
-    `unknown-class` for a name that is not in `wanted`; raises `OptionError` if `wanted` is empty or has a duplicate.
+    Raises `SourceError` `class-case` for 2 names that differ only in case or Unicode form, unless `wanted` contains
+    both, and `unknown-class` for a name that is not in `wanted`; raises `OptionError` if `wanted` is empty or has a
+    duplicate.
     """
     ordered = tuple(sorted(set(names)))
     listed = _checked(wanted, "classes") if wanted is not None else ()
@@ -75,12 +77,18 @@ def order_classes(
 
 
 def _check_case(names: Iterable[str], listed: Sequence[str], what: str, where: str) -> None:
-    """Raise for names of classes or keypoints that differ only in case, unless the user lists both."""
+    """Raise for names of classes or keypoints that differ only in case or Unicode form, unless the user lists both.
+
+    macOS decomposes characters in names of files: `ü` is `u` and two dots.
+    """
     folded: dict[str, str] = {}
     for name in names:
-        other = folded.setdefault(name.casefold(), name)
+        other = folded.setdefault(unicodedata.normalize("NFC", name).casefold(), name)
         if other != name and not {name, other} <= set(listed):
-            message = f"expected {what}s that differ in more than case, found {other} and {name}."
+            differ, both = "case", (other, name)
+            if other.casefold() != name.casefold():
+                differ, both = "case and Unicode form", (ascii(other), ascii(name))
+            message = f"expected {what}s that differ in more than {differ}, found {both[0]} and {both[1]}."
             advice = "Make them one with `class_map`, or name all classes with `classes` to keep both."
             if what == "keypoint":
                 advice = "Rename one in the source, or name all keypoints with `keypoints` to keep both."

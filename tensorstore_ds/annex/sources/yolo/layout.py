@@ -3,6 +3,7 @@ none that was read from a file is opened."""
 
 from __future__ import annotations
 
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -32,17 +33,22 @@ class Files:
         self.images, self.texts = PackedStrings(), PackedStrings()
         for path in walk_files(labels, suffixes):
             (self.texts if path.lower().endswith(".txt") else self.images).extend([path])
+        self._normal = {_normal(text): text for text in self.texts if not text.isascii()}
         self._apart = images != labels
         if self._apart:
             self.images = PackedStrings(walk_files(images, IMAGE_SUFFIXES))
 
     def label(self, image: str) -> str | None:
-        """Label file of an image: in ``labels`` instead of the last ``images``, else next to it."""
+        """Label file of an image: in ``labels`` instead of the last ``images``, else next to it.
+
+        Its name may differ in Unicode normalization, because macOS decomposes characters.
+        """
         stem = image.rpartition(".")[0]
         head, found, tail = f"/{stem}".rpartition("/images/")
         paths = [f"{head}/labels/{tail}"[1:] if found else stem, *([f"labels/{stem}", stem] if self._apart else [])]
-        texts = (f"{path}{suffix}" for path in paths for suffix in _TEXTS)
-        return next((text for text in texts if place_of(self.texts, text) >= 0), None)
+        texts = [f"{path}{suffix}" for path in paths for suffix in _TEXTS]
+        exact = (text for text in texts if place_of(self.texts, text) >= 0)
+        return next(exact, None) or next(filter(None, (self._normal.get(_normal(text)) for text in texts)), None)
 
     def below(self, folder: str) -> range:
         """Rows of the images in a folder with a trailing ``/``, or in the root if it is empty."""
@@ -61,6 +67,10 @@ class Files:
             if rows := self.below(f"{some}/" if some else ""):
                 return rows
         return range(0)
+
+
+def _normal(path: str) -> str:
+    return unicodedata.normalize("NFC", path)
 
 
 def has_labels(root: Path) -> bool:
