@@ -86,6 +86,10 @@ CASES = {
     "a number for no label": lines(
         "path,label\na.png,1\nb.png,-1\nc.png,0\nd.png,\n", classes=["0", "1"], labels={"train": [1, -1, 0, -1]}
     ),
+    "numbers with the decimals of pandas": lines(
+        "".join(f"{i}.png,{i % 11}.0\n" for i in range(22)).join(("path,label\n", "none.png,\nnot.png,-1.0\n")),
+        classes=[str(i) for i in range(11)], labels={"train": [*(i % 11 for i in range(22)), -1, -1]},
+    ),
     "one text is no number": lines(
         "path,label\na.png,-1\nb.png,dog\n", classes=["-1", "dog"], problems=[], labels={"train": [0, 1]}
     ),
@@ -409,6 +413,22 @@ def test_spellings_of_boxes(tmp_path: Path, header: str, cells: str) -> None:
     got = scan(tmp_path / "l.csv", f"path,label_name,{header}\na.png,dog,{cells}\nb.png,cat,{empty}\n")
     assert (got.values, got.left_out, got.labels) == (["boxes"], [], {"train": [1, 0]})
     assert got.boxes == [[[1, 2, 31.5, 42]], []]
+
+
+@pytest.mark.parametrize(
+    "columns", ["x,y,w,h", "cx,cy,w,h", "bbox_x,bbox_y,bbox_width,bbox_height", "bbox_x1,bbox_y1,bbox_x2,bbox_y2"]
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_sizes_of_boxes_are_not_those_of_images(tmp_path: Path, columns: str, is_first: bool) -> None:
+    numbers = "16.25,22,30.5,40" if "cx" in columns else "1,2,31.5,42" if "x2" in columns else "1,2,30.5,40"
+    header, cells = (
+        ",".join(each[:: 1 if is_first else -1]) for each in (("width,height", columns), ("640,480", numbers))
+    )
+    got = scan(tmp_path / "l.csv", f"path,{header}\na.png,{cells}\n")
+    assert (got.boxes, got.left_out) == (
+        [[[1, 2, 31.5, 42]]],
+        [("l.csv: width", "not-read"), ("l.csv: height", "not-read")],
+    )
 
 
 TAGS = {"a.png": "sky animal", "b.png": "animal night", "c.png": "sky", "d.png": "", "e.png": "vehicle sky night"}

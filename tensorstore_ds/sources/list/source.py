@@ -52,7 +52,8 @@ from tensorstore_ds.sources.names import flip_pairs, number_classes, order_class
 from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_name, split_names
 
 _FLAGS = {"1": 1, "0": 0, "?": NOT_KNOWN}
-_NUMBER = re.compile(rf"{UNLABELLED}|[0-9]{{1,18}}")
+#: A class index. pandas writes 1.0 where some rows of a column have none.
+_NUMBER = re.compile(rf"({UNLABELLED}|[0-9]{{1,18}})(?:\.0+)?")
 
 
 class ListSource(Source):
@@ -318,8 +319,9 @@ class ListSource(Source):
             message = "expected a label in some line, found none."
             advice = "Fill the column of labels, remove it, or name the classes with `classes`."
             raise SourceError(Problem(where, "unknown-class", message), advice)
-        if all(map(_NUMBER.fullmatch, texts)) and not set(texts) <= set(wanted or ()):
-            self._labels = {text: int(text) for text in texts}
+        numbers = [match for text in texts if (match := _NUMBER.fullmatch(text))]
+        if len(numbers) == len(texts) and not set(texts) <= set(wanted or ()):
+            self._labels = {match[0]: int(match[1]) for match in numbers}
             return number_classes(list(self._labels.values()), wanted, where)
         classes = order_classes(texts, wanted, where, self.options.class_map)
         self._labels = {name: i for i, name in enumerate(classes)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -33,7 +34,8 @@ LABEL_NAMES = frozenset(
 )
 _PLURAL = frozenset({"labels", "classes", "categories", "tags", "targets", "finding_labels"})
 SPLIT_COLUMN_NAMES = frozenset({"split", "subset"})
-#: Columns of a box: two corners, a corner and a size, or the center and a size. ``x_1`` is compared as ``x1``.
+#: Columns of a box: two corners, a corner and a size, or the center and a size. ``x_1`` is compared as ``x1``. Beside
+#: ``w`` and ``h``, ``width`` and ``height`` are the image's.
 CORNERS = (
     *(("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max")),
     *(("min_x", "min_y", "max_x", "max_y"), ("left", "top", "right", "bottom"), ("x0", "y0", "x1", "y1")),
@@ -41,13 +43,18 @@ CORNERS = (
 )
 SIZED = tuple(
     (*corner, *size)
-    for size in (("width", "height"), ("w", "h"))
+    for size in (("w", "h"), ("width", "height"))
     for corner in (("x", "y"), ("x1", "y1"), ("xmin", "ymin"), ("x_min", "y_min"), ("left", "top"))
 )
 CENTERED = tuple(
     (*center, *size)
-    for size in (("width", "height"), ("w", "h"))
+    for size in (("w", "h"), ("width", "height"))
     for center in (("x_center", "y_center"), ("center_x", "center_y"), ("xc", "yc"), ("cx", "cy"))
+)
+_FORMS: tuple[tuple[tuple[tuple[str, ...], ...], Literal["corners", "sized", "centered"]], ...] = (
+    (CORNERS, "corners"),
+    (SIZED, "sized"),
+    (CENTERED, "centered"),
 )
 #: Columns whose cells have all four numbers of a box.
 BOX_TEXTS = frozenset({"bbox", "box", "bounding_box", "bndbox", "objects.bbox"})
@@ -369,16 +376,20 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
 
 
 def _box(names: list[str]) -> tuple[tuple[int, ...], Literal["corners", "sized", "centered"]]:
-    """Indices and form of a box in a header. With x3 or x0, x1 y1 x2 y2 are not a box."""
+    """Indices and form of a box in a header. With x3 or x0, x1 y1 x2 y2 are not a box.
+
+    Beside ``bbox_width``, ``width`` is the image's.
+    """
     plain = [_BOX_PREFIX.sub("", name) for name in names]
     numbered = [_NUMBERED.fullmatch(name) for name in plain]
     plain = [found[1] + found[2] if found else name for name, found in zip(plain, numbered, strict=True)]
     numbers = {found[2] for found in numbered if found}
     is_row = len(numbers) > 2
-    for forms, form in ((CORNERS, "corners"), (SIZED, "sized"), (CENTERED, "centered")):
+    of_boxes = [name if _BOX_PREFIX.match(full) else "" for name, full in zip(plain, names, strict=True)]
+    for some, (forms, form) in itertools.product((of_boxes, plain), _FORMS):
         for box in forms:
-            if set(box) <= set(plain) and not (is_row and _NUMBERED.fullmatch(box[0])):
-                return tuple(map(plain.index, box)), form  # type: ignore[return-value]
+            if set(box) <= set(some) and not (is_row and _NUMBERED.fullmatch(box[0])):
+                return tuple(map(some.index, box)), form
     texts = [i for i, name in enumerate(names) if name in BOX_TEXTS]
     return (texts[0],) if len(texts) == 1 else (), "sized" if texts else "corners"
 
