@@ -35,6 +35,15 @@ def answer(seconds: float, samples: int = 20, **more: Any) -> dict[str, Any]:
     return {"state": "ok", "seconds": seconds, "samples": samples, "memory": None, "before": None, **more}
 
 
+def test_a_first_epoch_is_cold_if_a_page_of_the_files_stays(tmp_path: Path) -> None:
+    """Encoded images count: labels alone are 144 bytes here."""
+    class_folders(tmp_path / "raw", per_class=9)
+    path = tsds.convert(tmp_path / "raw", tmp_path / "s.tsds", encoding="jpeg", workers=0).path
+    run = comparisons._Run(tsds.open(path), BenchOptions(), lambda event: None)
+    run.fields = {"image": "image", "label": "label"}
+    assert run._nbytes > sum(len(file) for file in run.split["image"])
+
+
 # --- a real one ----------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(module, "MOST", 5)
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     found = tsds.forecast(folder, seconds=4, batch_size=4, device="cpu")
-    assert (found.samples, found.split, found.measured) == (24, "train", 4)  # a third of the 12 images of train
+    assert (found.samples, found.split, found.measured) == (12, "train", 4)  # a third of the images
     for phase in ("load", "train"):
         files, store = (found.best(phase, group) for group in ("files", "store"))  # type: ignore[arg-type]
         assert files is not None and store is not None and files.rate and store.rate
@@ -57,7 +57,10 @@ def test_a_store_is_recommended_where_it_is_faster(tmp_path: Path, monkeypatch: 
         cells = [new for new, each in zip(cells, found.comparison.cells, strict=True) if each.rate]
         changed = replace(found, comparison=replace(found.comparison, cells=cells))
         monkeypatch.setattr(tsds, "forecast", lambda *_, changed=changed, **__: changed)
-        assert run_tsds("doctor", "pets").stdout.splitlines()[-1].endswith(ending)
+        lines = run_tsds("doctor", "pets").stdout.splitlines()
+        assert lines[0].endswith("pets, train: 8 samples of the format folders") and lines[-1].endswith(ending)
+        assert any(line.startswith("    an epoch") and "  8.0 s  " in line for line in lines)
+        assert not any("measured with" in line for line in lines)
 
 
 def test_links_stay_in_their_folder(tmp_path: Path) -> None:

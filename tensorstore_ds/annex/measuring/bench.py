@@ -33,8 +33,8 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.keywords import BenchKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.page_cache.residency import requirement
 from tensorstore_ds.progress import notebook_bar
-from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Store, open as open_store
 
 #: Each cell is measured in so many rounds, forwards and backwards, so that other programs disturb all ways.
@@ -208,9 +208,8 @@ class _Run:
 
     @property
     def _nbytes(self) -> int:
-        """Bytes of the loaded columns of fixed shape, which are nearly all bytes."""
-        columns = (self.split[name] for name in self.fields.values())
-        return sum(column.nbytes for column in columns if isinstance(column, Column))
+        """Bytes of the loaded columns."""
+        return requirement(self.store, [(self.split.name, name) for name in self.fields.values()])[0]
 
     def _first_epochs(self, lanes: Sequence[Lane]) -> dict[str, Answer]:
         """Measure first epochs before anything is read: pages that a process has mapped cannot be dropped."""

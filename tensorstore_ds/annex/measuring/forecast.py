@@ -45,8 +45,8 @@ class Forecast:
 
     @property
     def samples(self) -> int:
-        """Number of samples in all splits of the source."""
-        return sum(self.estimate.rows.values())
+        """Number of samples in the split of the source."""
+        return self.estimate.rows[self.split]
 
     def best(self, phase: Phase, group: Literal["files", "store"]) -> Cell | None:
         """Return the fastest measurement of the files or of the store, alone or in training, or None."""
