@@ -16,6 +16,8 @@ from small_stores import image_field, label_field, voc, write_store
 from stores import detections, store_of
 from tensorstore_ds import words
 from tensorstore_ds.annex.publishing.escaping import code_block, markdown
+from tensorstore_ds.annex.publishing.readme import _HUB_LICENSES, _hub_license
+from tensorstore_ds.conversion.licenses import license_expression
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -414,3 +416,12 @@ def test_samples_that_are_an_iterator_of_other_types(tmp_path: Path) -> None:
     assert (
         "preview/train.parquet" in tsds.card(store_of(tmp_path / "s.tsds", samples, ["a"]).path, croissant=True).files
     )
+
+
+def test_licenses_of_the_hub_are_those_of_spdx() -> None:
+    for name in _HUB_LICENSES:
+        assert license_expression(name).lower() == name
+    for name in ("CC-BY-2.5", "CC-BY-NC-SA-2.0", "CDLA-Permissive-1.0", "MIT"):
+        assert _hub_license(name) == [f"license: {name.lower()}"]
+    assert _hub_license("ODbL-1.0") == ["license: odbl"]
+    assert _hub_license("LicenseRef-Ours") == ["license: other", 'license_name: "LicenseRef-Ours"']

@@ -22,12 +22,12 @@ _LONGEST = 300
 #: Licenses that Hugging Face knows, by its names; most are those of SPDX in small letters.
 _HUB_LICENSES = frozenset(
     re.findall(
-        r"[^, ]+",
-        "afl-3.0, apache-2.0, artistic-2.0, bsd-2-clause, bsd-3-clause, bsd-3-clause-clear, bsl-1.0, cc-by-2.0, cc- "
-        "by-2.5, cc-by-3.0, cc-by-4.0, cc-by-nc-2.0, cc-by-nc-3.0, cc-by-nc-4.0, cc-by-nc-nd-3.0, cc-by-nc-nd-4.0, cc- "
-        "by-nc-sa-2.0, cc-by-nc-sa-3.0, cc-by-nc-sa-4.0, cc-by-nd-4.0, cc-by-sa-3.0, cc-by-sa-4.0, cc0-1.0, cdla- "
-        "permissive-1.0, cdla-permissive-2.0, cdla-sharing-1.0, ecl-2.0, epl-1.0, epl-2.0, eupl-1.1, eupl-1.2, isc, "
-        "lppl-1.3c, mit, mpl-2.0, ms-pl, ncsa, ofl-1.1, osl-3.0, postgresql, unlicense, wtfpl, zlib ",
+        r"\S+",
+        "afl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsd-3-clause-clear bsl-1.0 cc-by-2.0 cc-by-2.5 "
+        "cc-by-3.0 cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 "
+        "cc-by-nc-sa-3.0 cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 "
+        "cdla-permissive-2.0 cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 eupl-1.2 isc lppl-1.3c mit "
+        "mpl-2.0 ms-pl ncsa ofl-1.1 osl-3.0 postgresql unlicense wtfpl zlib",
     )
 )
 _HUB_NAMES = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
