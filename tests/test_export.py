@@ -241,6 +241,23 @@ def test_yolo_poses_and_segments(tmp_path: Path) -> None:
     assert (tmp_path / "segments" / "labels" / "train" / "00000.txt").read_text() == "1 0.1 0.1 0.2 0.1 0.2 0.2\n"
 
 
+def test_a_polygon_of_two_corners_is_no_row_of_yolo(tmp_path: Path) -> None:
+    """Its 4 numbers would be read as a box."""
+    values = {"boxes": [[4, 3, 8, 6]], "labels": [1], "polygons": [[[20, 15], [30, 20]]]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES)
+    assert tsds.export(store.path, tmp_path / "out", "yolo").left_out == {"polygons": 1}
+    assert (tmp_path / "out" / "labels" / "train" / "00000.txt").read_text() == "1 0.15 0.15 0.1 0.1\n"
+
+
+def test_absent_keypoints_are_not_visible_in_coco(tmp_path: Path) -> None:
+    nan = [np.nan, np.nan]
+    values = {"boxes": [[4, 3, 8, 6]], "labels": [1], "keypoints": [[[4, 3], nan, nan]], "visibility": [[1, 2, 1]]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
+    tsds.export(store.path, tmp_path / "out", "coco")
+    content = json.loads((tmp_path / "out" / "annotations" / "instances_train.json").read_text())
+    assert content["annotations"][0]["keypoints"] == [4, 3, 1, 0, 0, 0, 0, 0, 0]
+
+
 def test_labelme_files(tmp_path: Path) -> None:
     """As labelme writes them; images are the files that the store keeps."""
     square, triangle = [[1, 2], [9, 2], [9, 6.1], [1, 6.1]], [[20, 20], [30, 20], [30, 29.5]]
@@ -408,6 +425,7 @@ def test_names_are_unique_whatever_their_case() -> None:
     made = [names.new(key, i, (".jpg", ".jpeg")) for i, key in enumerate(["a/x.jpg", "b/X.JPEG", "c/x.png", "x"])]
     assert made == ["x.jpg", "X_000001.JPEG", "x_000002.jpg", "x_000003.jpg"]
     assert names.new("d/x.jpg", 2, (".jpg",)) == "x_000002_000002.jpg"  # row 2 of another split
+    assert names.new("e/\u00a0 x.jpg", 4, (".jpg",)) == "x_000004.jpg"  # readers of lists and XML strip names
 
 
 @given(st.text(max_size=300), st.integers(0, 10**6))

@@ -94,7 +94,7 @@ def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator
         if "keypoints" in values:
             points = values["keypoints"][i]
             absent = np.isnan(points[:, 0])
-            seen = values["visibility"][i] if "visibility" in values else np.where(absent, 0, 2)
+            seen = np.where(absent, 0, values["visibility"][i] if "visibility" in values else 2)
             rows = zip(np.where(absent[:, None], 0, points).tolist(), seen.tolist(), strict=True)
             each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
             each["num_keypoints"] = int((~absent).sum())

@@ -70,9 +70,10 @@ class Names:
     def new(self, key: str, row: int, suffixes: tuple[str, ...]) -> str:
         """Return a new name: the last part of `key` with one of `suffixes`.
 
-        If it is unsafe, `row` replaces it. If it is taken, `row` is appended.
+        If it is unsafe, `row` replaces it. If it is taken, `row` is appended. Spaces around it, which readers would
+        ignore, are removed.
         """
-        last = key.replace("\\", "/").rpartition("/")[2]
+        last = key.replace("\\", "/").rpartition("/")[2].strip()
         stem, dot, suffix = last.rpartition(".")
         suffix = f".{suffix}" if dot and f".{suffix.lower()}" in suffixes else suffixes[0]
         stem = stem if dot else last

@@ -17,6 +17,7 @@ from tensorstore_ds.imaging.outlines import split_polygons
 
 #: Ultralytics' task by the value that rows are made of.
 _TASKS = {"oriented_boxes": "obb", "polygons": "segment"}
+_CORNERS = 3  # minimum of a polygon
 #: Splits that may be used for validation, the first one first.
 _VALIDATION = ("val", "valid", "validation", "test")
 
@@ -33,7 +34,10 @@ class YoloExporter(Exporter):
         self._form = next((name for name in forms if self._all_have(name)), "boxes")
 
     def _all_have(self, form: str) -> bool:
-        """Whether each object of all splits has an oriented box, or one polygon: a row can only have one."""
+        """Whether each object of all splits has an oriented box, or one polygon: a row can only have one.
+
+        A row of 2 corners would be a box.
+        """
         for split in (self.store[name] for name in self.splits):
             column = next(split[name] for name in split.fields if split.fields[name] is self.objects)
             for row in range(len(split)):
@@ -41,7 +45,7 @@ class YoloExporter(Exporter):
                 lacks = (
                     np.isnan(values).any()
                     if form == "oriented_boxes"
-                    else any(len(split_polygons(each)) != 1 for each in values)
+                    else any(len(rings) != 1 or len(rings[0]) < _CORNERS for rings in map(split_polygons, values))
                 )
                 if lacks:
                     return False
