@@ -41,8 +41,10 @@ def test_serves_the_page_and_the_store_until_it_is_interrupted(store: Path) -> N
         assert process.wait(30) == 0
 
 
-def test_exports_a_folder(store: Path, tmp_path: Path) -> None:
-    done = command("view", store, "--export", tmp_path / "site")
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_exports_a_folder(store: Path, tmp_path: Path, is_packed: bool) -> None:
+    target = tsds.pack(store, tmp_path / "s.tsds.zip").path if is_packed else store
+    done = command("view", target, "--export", tmp_path / "site")
     assert done.exit_code == 0, done.stderr
     assert tsds.open(tmp_path / "site" / "store").sha256 == tsds.open(store).sha256
     settings = json.loads((tmp_path / "site" / "view.json").read_text())

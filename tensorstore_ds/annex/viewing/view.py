@@ -21,6 +21,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.remote.location import is_url
+from tensorstore_ds.sharing.pack import unpack
 from tensorstore_ds.sharing.pull import pull
 
 #: Lines of what was left out that the page shows.
@@ -150,7 +151,7 @@ def export_view(
         settings = {**found.settings(where), "path": found.title}
         write_page(out, settings, files)
         if found.store is not None:
-            pull(found.store, out / "store")
+            (unpack if Path(found.store).is_file() else pull)(found.store, out / "store")
     return out
 
 
