@@ -19,7 +19,7 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from small_stores import tsds as command
-from stores import class_folders, png_bytes, store_of
+from stores import class_folders, files_of, png_bytes, store_of
 from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
 from tensorstore_ds.annex.exporting.samples import Names, extent, short
 
@@ -442,6 +442,16 @@ def test_numbers_are_short_and_exact(one: float, other: float) -> None:
     assert np.float32(short(start) + extent(start, stop)) == np.float32(stop)
 
 
+def test_a_split_that_is_named_twice_or_alone(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    tsds.convert(tmp_path / "src", tmp_path / "a.tsds", workers=0)
+    expected = tsds.export(tmp_path / "a.tsds", tmp_path / "one", "csv", splits=["train"])
+    for i, splits in enumerate((["train", "train"], "train")):
+        again = tsds.export(tmp_path / "a.tsds", tmp_path / f"{i}", "csv", splits=splits)
+        assert (again.samples, again.files) == (expected.samples, expected.files)
+        assert files_of(tmp_path / f"{i}") == files_of(tmp_path / "one")
+
+
 def test_what_a_store_lacks(tmp_path: Path) -> None:
     class_folders(tmp_path / "src")
     tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))
@@ -454,7 +464,7 @@ def test_what_a_store_lacks(tmp_path: Path) -> None:
             tsds.export(tmp_path / "labels.tsds", tmp_path / "out", to)
     with pytest.raises(tsds.OptionError, match=r"`to`: expected one of folders.*Did you mean coco"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "coc")
-    with pytest.raises(tsds.OptionError, match="found 'val' as a split"):
+    with pytest.raises(tsds.OptionError, match=r"expected splits of .*, found 'val'"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders", splits=["val"])
     with pytest.raises(tsds.OptionError, match=r"does not exist\. Make it first"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "none" / "out", "folders")

@@ -417,6 +417,7 @@ def _prefixes(stores: Sequence[Store]) -> list[str]:
 
 def chosen_splits(store: Store, splits: Collection[str] | None) -> list[str]:
     """The chosen splits of a store, all for None; raises `OptionError` for an unknown name."""
+    splits = (splits,) if isinstance(splits, str) else splits
     if unknown := [name for name in splits or () if name not in store]:
         raise OptionError(f"{store.path}: expected splits of {', '.join(store)}, found {unknown[0]!r}.")
     return [name for name in store if splits is None or name in splits]

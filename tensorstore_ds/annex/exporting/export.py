@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tensorstore_ds.annex.editing.edit import chosen_splits
 from tensorstore_ds.annex.exporting.base import Exporter, sync_all
 from tensorstore_ds.annex.exporting.formats import EXPORT_FORMATS
 from tensorstore_ds.conversion.partial import Partial, check_new
@@ -75,9 +76,7 @@ def export(
         known = ", ".join(EXPORT_FORMATS)
         raise OptionError(f"`to`: expected one of {known}, found {to!r}.{meant(to, EXPORT_FORMATS)}")
     began, opened, target = time.monotonic(), open_store(store), tidied(out)
-    names = list(opened if splits is None else splits)
-    if unknown := [name for name in names if name not in opened]:
-        raise OptionError(f"{opened.path}: expected one of {', '.join(opened)}, found {unknown[0]!r} as a split.")
+    names = chosen_splits(opened, splits)
     work = Partial(partial_of(target), "export")
     check_new(target, work)
     draw = notebook_bar()
