@@ -65,7 +65,8 @@ def pull(
         fields: names of the fields. None copies all.
         sha256: the expected `Store.sha256`. None accepts any store.
         update: whether `out` may be an earlier state of the store.
-        verify: also check chunks and values by the rules of the format, as `tensorstore_ds.verify` does.
+        verify: also check chunks and values by the rules of the format, as `tensorstore_ds.verify` does. A copy that
+            already exists is checked too.
         workers: number of simultaneous requests, 1 to 256.
         progress: function that is called with (bytes done, bytes in total). It is called from several threads, but
             never from two at the same time. None shows a bar in a notebook.

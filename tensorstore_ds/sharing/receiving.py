@@ -107,6 +107,7 @@ class Pull:
                     advice = "Unpack it with tsds unpack, and update that folder with tsds pull and `update=True`."
                 found = "an earlier state of it"
             raise already_exists(self.out, "a new path or a copy of this store", found, advice)
+        self.verify(self.out, f"Remove {self.out} and run the same command again.")
         self.folder.remove_leftover()
         with contextlib.suppress(FileNotFoundError):
             nbytes = nbytes or store.nbytes + (self.out / "zarr.json").stat().st_size
@@ -309,9 +310,12 @@ class Pull:
         for folder, _, _ in os.walk(self.store, topdown=False):
             sync(Path(folder))
         open_store(self.store, sha256=content.sha256)
-        problems = verify_store(self.store) if self._verifies else []
-        if problems:
-            raise FormatError(problems, f"The store at {self.origin.url} is damaged: tell its owner.")
+        self.verify(self.store, f"The store at {self.origin.url} is damaged: tell its owner.")
+
+    def verify(self, store: Path, advice: str) -> None:
+        """Check chunks and values of the copy, if this was asked for."""
+        if self._verifies and (problems := verify_store(store)):
+            raise FormatError(problems, advice)
 
 
 def _attempts(error: RemoteError | FormatError) -> int:

@@ -41,7 +41,9 @@ def refresh(copying: Pull) -> Transfer:
         copying.begin(store.sha256)
         content = selection.content(copying.read_lists(copying.work / "lists", out))
         content = selection.signed(content, copying.origin)
-        if not (was_there := store.sha256 == content.sha256):
+        if was_there := store.sha256 == content.sha256:
+            copying.verify(out, f"Remove {out} and run the same command again.")
+        else:
             steps = _steps_since(store, copying)
             _check_parts(store, copying)
             there = _link(store, content.files, copying.store)

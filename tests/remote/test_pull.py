@@ -57,6 +57,19 @@ def faulty(request: pytest.FixtureRequest, store: tsds.Store, tmp_path: Path) ->
 # --- all of it, and parts of it ---------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("update", [False, True])
+def test_a_copy_that_is_there_is_verified(store: tsds.Store, tmp_path: Path, update: bool) -> None:
+    tsds.pull(store.path, tmp_path / "p.tsds")
+    file = next(path for path in (tmp_path / "p.tsds/train/00000/image").rglob("c/**/*") if path.is_file())
+    file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
+    assert tsds.pull(store.path, tmp_path / "p.tsds", update=update).was_there
+    with pytest.raises(tsds.FormatError, match=r"image.*Remove .*p\.tsds and run the same command again"):
+        tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True)
+    shutil.rmtree(tmp_path / "p.tsds")
+    assert not tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True).was_there
+    assert tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True).was_there
+
+
 @pytest.mark.parametrize("ranges", [True, False])
 def test_from_nginx(store: tsds.Store, tmp_path: Path, ranges: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(receiving, "PART_NBYTES", 300_000)
