@@ -40,7 +40,13 @@ def test_the_batch_that_fits_into_the_time(path):
     assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=10) == (20, "")
     assert set(sizes) == {1, 4, 16, 20}
     size, why = fitting_batch(student, StoreDataset(path), 20, CPU, seconds=0.03)
-    assert 1 <= size <= 7 and why.startswith("the model takes")
+    assert 1 <= size <= 7 and why.startswith(f"a step of {size} takes ")
+
+
+def test_the_time_to_start_up_is_not_that_of_a_step(path):
+    waits = iter([0.3])
+    student = Student("late", lambda batch: time.sleep(next(waits, 0)))
+    assert fitting_batch(student, StoreDataset(path), 20, CPU, seconds=0.1) == (20, "")
 
 
 def test_the_batch_that_fits_into_the_memory(path):

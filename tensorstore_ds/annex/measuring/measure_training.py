@@ -29,6 +29,8 @@ from tensorstore_ds.reading.store import Split
 
 #: A batch is tried so many times as large as the one before, until a step takes too long.
 GROWTH = 4
+#: The first step of a size starts libraries up, for so many times as long as it may take afterwards.
+STARTING = 10
 #: A GPU is waited for after so many calls.
 _GPU_CALLS = 8
 
@@ -84,13 +86,13 @@ def fitting_batch(
     while True:
         try:
             batch = student.batch(dataset, larger, device)
-            for number in range(2):  # the first one starts up
+            for number in range(2):
                 finish(device)
                 began = time.perf_counter()
                 student.whole_step(batch, larger, number)
                 finish(device)
                 spent = time.perf_counter() - began
-                if spent > seconds:
+                if spent > STARTING * seconds:
                     break
             batch = None  # the next one wants its memory
             full = False
@@ -107,7 +109,7 @@ def fitting_batch(
         if size == wanted:
             return size, ""
         if larger <= size:
-            return size, f"the model takes {words.duration(spent)} for that many"
+            return size, f"a step of {size} takes {words.duration(spent)}"
 
 
 def model_alone(
