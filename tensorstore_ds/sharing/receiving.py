@@ -61,7 +61,7 @@ class Pull:
         self, origin: Origin, out: Path, selection: FileSelection, counter: Counter, workers: int, verify: bool
     ) -> None:
         self.origin, self.out, self.selection = origin, out, selection
-        self._verifies = verify  # chunks and values
+        self.verifies = verify  # chunks and values
         self._counter = counter
         self._crew = Crew(workers)
         self.work = partial_of(out)
@@ -314,7 +314,7 @@ class Pull:
 
     def verify(self, store: Path, advice: str) -> None:
         """Check chunks and values of the copy, if this was asked for."""
-        if self._verifies and (problems := verify_store(store)):
+        if self.verifies and (problems := verify_store(store)):
             raise FormatError(problems, advice)
 
 

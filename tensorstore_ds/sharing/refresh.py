@@ -20,6 +20,7 @@ from tensorstore_ds.format.history import states_of, steps_of
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.reading.mirror_file import sha256_of
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import open_file, shards_of
 from tensorstore_ds.sharing.receiving import Pull
@@ -46,7 +47,7 @@ def refresh(copying: Pull) -> Transfer:
         else:
             steps = _steps_since(store, copying)
             _check_parts(store, copying)
-            there = _link(store, content.files, copying.store)
+            there = _link(store, content.files, copying.store, checks=copying.verifies)
             copying.fetch(replace(content, files={n: file for n, file in content.files.items() if n not in there}))
             if not any(step.get("command") in _REMOVING for step in steps):
                 _keep_replaced(store, parse_root(content.root)[0], copying.store)
@@ -102,24 +103,27 @@ def _own_files(store: Store) -> dict[File, str]:
     return found
 
 
-def _link(store: Store, wanted: Mapping[str, File], folder: Path) -> set[str]:
-    """Link or copy files that are there already; returns their new names."""
+def _link(store: Store, wanted: Mapping[str, File], folder: Path, *, checks: bool) -> set[str]:
+    """Link or copy files that are there already; returns their new names. `checks` compares their SHA-256."""
     done, own = set[str](), _own_files(store)
     for name, file in wanted.items():
         if file in own:
-            with suppress(FormatError):  # a link, or of another size: it is fetched
-                _copy(store, own[file], folder / name, file.size)
+            with suppress(FormatError):  # a link, of another size, or damaged: it is fetched
+                _copy(store, own[file], folder / name, file.size, file.sha256 if checks else "")
                 done.add(name)
     return done
 
 
-def _copy(store: Store, name: str, to: Path, size: int | None = None) -> None:
+def _copy(store: Store, name: str, to: Path, size: int | None = None, sha256: str = "") -> None:
     to.parent.mkdir(parents=True, exist_ok=True)
     to.unlink(missing_ok=True)
     with open_file(store.path, name) as file:
         status = os.fstat(file.fileno())
         if size is not None and status.st_size != size:
             raise FormatError(Problem(name, "file-size", f"expected {size} bytes, found {status.st_size}."))
+        if sha256 and sha256_of(file) != sha256:
+            raise FormatError(Problem(name, "checksum", "its SHA-256 differs."))
+        file.seek(0)
         if not linked(store.path / name, to, status):
             with open(to, "xb") as copy:
                 shutil.copyfileobj(file, copy)

@@ -175,6 +175,17 @@ def test_a_split_that_came_and_went(grown: tuple[Path, str], tmp_path: Path) -> 
     assert tsds.verify(out) == [] and list(tsds.open(out)) == list(tsds.open(path))
 
 
+def test_a_damaged_copy_is_mended_with_verify(grown: tuple[Path, str], tmp_path: Path) -> None:
+    path, _ = grown
+    out = tmp_path / "copy.tsds"
+    tsds.pull(path, out)
+    damaged = min(each for each in (out / "train").rglob("*") if each.is_file() and "/image/c/" in each.as_posix())
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    append(path)
+    tsds.pull(path, out, update=True, verify=True)
+    assert tsds.verify(out) == [] and files_of(out) == files_of(path)
+
+
 def test_a_damaged_store_leaves_the_copy(grown: tuple[Path, str], tmp_path: Path) -> None:
     path, _ = grown
     out = tmp_path / "copy.tsds"
