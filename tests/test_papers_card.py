@@ -418,6 +418,15 @@ def test_samples_that_are_an_iterator_of_other_types(tmp_path: Path) -> None:
     )
 
 
+def test_a_packed_store_has_to_be_unpacked(tmp_path: Path) -> None:
+    tsds.pack(small(tmp_path / "pets.tsds"), tmp_path / "pets.tsds.zip")
+    with pytest.raises(
+        tsds.OptionError, match=r"pets\.tsds\.zip: expected a store that is a folder, .* Unpack it with tsds unpack"
+    ):
+        tsds.card(tmp_path / "pets.tsds.zip", tmp_path / "card")
+    assert not (tmp_path / "card").exists()
+
+
 def test_licenses_of_the_hub_are_those_of_spdx() -> None:
     for name in _HUB_LICENSES:
         assert license_expression(name).lower() == name

@@ -68,12 +68,16 @@ def card(
 
     Raises:
         FormatError: there is no store, or it is damaged.
-        OptionError: the answers cannot be read, `strict` is set and some are missing, or a required package is not
-            installed.
+        OptionError: the store is packed, the answers cannot be read, `strict` is set and some are missing, or a
+            required package is not installed.
         SourceError: an image cannot be decoded.
         OutputError: a file cannot be written.
     """
     store = open_store(path)
+    if store.path.is_file():
+        raise OptionError(
+            f"{store.path}: expected a store that is a folder, found a packed one. Unpack it with tsds unpack."
+        )
     folder = tidied(out) if out is not None else store.path.with_name(f"{store.path.name.removesuffix('.tsds')}-card")
     check_outside_stores(folder / "README.md")
     _make(folder)
