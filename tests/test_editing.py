@@ -387,6 +387,67 @@ def test_put_together(tmp_path: Path) -> None:
     assert [each["command"] for each in made.manifest.provenance["history"]] == ["merge"]
 
 
+def posed(path: Path, *names: str, images: Sequence[int] = range(3)) -> tsds.Store:
+    """A store whose keypoints have these names, of which `EARS` has the places in each image."""
+    rows = [
+        {
+            "image": np.full((9, 9, 3), i, np.uint8),
+            "objects": {
+                "boxes": [[1, 1, 5, 6]],
+                "keypoints": [[EARS[i][name] for name in names]],
+                "visibility": [[1 + (name == "left") for name in names]],
+            },
+        }
+        for i in images
+    ]
+    return store_of(path, rows, None, keypoints=tsds.Keypoints(names))
+
+
+EARS = [{name: [i + x, i + 2] for x, name in enumerate(("left", "right", "nose"))} for i in range(3)]
+
+
+@pytest.mark.parametrize("way", ["merge", "append", "convert"])
+def test_keypoints_in_another_order_are_put_together_by_name(way: str, tmp_path: Path) -> None:
+    """There are as many, so that their arrays look the same."""
+    one, other = posed(tmp_path / "a.tsds", "left", "right"), posed(tmp_path / "b.tsds", "right", "left")
+    if way == "merge":
+        tsds.editing.merge_stores([one.path, other.path], tmp_path / "c.tsds")
+    else:
+        for each in (one, other):
+            tsds.export(each.path, tmp_path / f"{each.path.stem}-coco", "coco")
+        first, second = tmp_path / "a-coco", tmp_path / "b-coco"
+        tsds.convert(tsds.Sources(first, second) if way == "convert" else first, tmp_path / "c.tsds", workers=0)
+        if way == "append":
+            tsds.append(tmp_path / "c.tsds", second, key_prefix="more", workers=0)
+    made = tsds.open(tmp_path / "c.tsds")["train"]
+    assert made.fields["objects"].keypoints == ("left", "right")  # type: ignore[attr-defined]
+    for row in range(6):
+        found = made["objects"][row]
+        assert found["keypoints"].tolist() == [[EARS[row % 3][name] for name in ("left", "right")]]
+        assert found["visibility"].tolist() == [[2, 1]]
+
+
+def test_keypoints_are_compared_by_name(tmp_path: Path) -> None:
+    one, other = posed(tmp_path / "a.tsds", "left", "right"), posed(tmp_path / "b.tsds", "right", "left")
+    assert tsds.editing.compare_stores(one.path, other.path).is_empty
+    more = posed(tmp_path / "c.tsds", "nose", "right", "left")
+    found = tsds.editing.compare_stores(one.path, more.path)
+    assert found.fields == ["objects: keypoints only in the second nose"] and found.splits["train"].is_empty
+    values = [
+        {"image": each["image"], "objects": {**each["objects"], "key": 0}}
+        for each in map(one["train"].__getitem__, range(3))
+    ]
+    named = store_of(tmp_path / "d.tsds", values, None, keypoints=tsds.Keypoints(("right", "left")))
+    found = tsds.editing.compare_stores(one.path, named.path)
+    assert found.splits["train"].fields["objects"].count == 3
+
+
+def test_masks_whose_numbers_mean_other_classes_differ(tmp_path: Path) -> None:
+    rows = [{"image": np.zeros((4, 4, 3), np.uint8), "mask": np.eye(4, dtype=np.uint8)}]
+    one, other = (store_of(tmp_path / f"{name}.tsds", rows, classes) for name, classes in (("a", "xy"), ("b", "yx")))
+    assert tsds.editing.compare_stores(one.path, other.path).fields[0].startswith("mask: classes in another order")
+
+
 def test_stores_that_do_not_fit_together(tmp_path: Path) -> None:
     one = store(tmp_path / "a.tsds", 3)
     store_of(tmp_path / "b.tsds", [(np.zeros((9, 9, 3), np.uint8), 0)], CLASSES)

@@ -137,6 +137,12 @@ def test_values_of_objects_that_a_store_lacks(tmp_path: Path, one: str, other: s
             assert [classes[label] for label in found["labels"]] == ["dog" if name == "labelled" else "unknown"] * 2
 
 
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_list_of_folders_is_refused_with_advice(kind: type, tmp_path: Path) -> None:
+    with pytest.raises(tsds.OptionError, match=r"tsds\.Sources\(folder, \.\.\.\) of several"):
+        tsds.convert([kind(tmp_path)], tmp_path / "x.tsds", workers=0)
+
+
 def test_fields_that_cannot_be_one() -> None:
     image = {"size": ArrayField(ArraySpec("float32", (3,)))}
     with pytest.raises(FieldsDifferError, match=r"expected size to be float32 3, found int64\."):

@@ -91,7 +91,8 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
     if isinstance(source, str | os.PathLike):
         opened = open_source(tidied(source), options.format, options)
     else:
-        if isinstance(source, list) and source and isinstance(source[0], str) and Path(source[0]).is_dir():
+        first = source[0] if isinstance(source, list) and source else None
+        if isinstance(first, str | os.PathLike) and Path(first).is_dir():
             raise refusal("source", "a folder, or tsds.Sources(folder, ...) of several", "a list of folders")
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
     if options.label_from is not None and opened.name != "folders":

@@ -199,11 +199,13 @@ def _fields(one: Store, other: Store) -> Iterator[str]:
         for value in dict.fromkeys((*values, *others)):
             if value not in values or value not in others:
                 yield f"{name}.{value}: only in the {'first' if value in values else 'second'}"
-        gone, new = set(a.classes) - set(b.classes), set(b.classes) - set(a.classes)
-        if gone or new:
-            only = {"first": sorted(gone)[:NAMED], "second": sorted(new)[:NAMED]}
-            parts = [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]
-            yield f"{name}: classes {'; '.join(parts)}"
+        points = a.names.get("keypoints", ()), b.names.get("keypoints", ())
+        for what, (own, theirs) in (("classes", (a.classes, b.classes)), ("keypoints", points)):
+            only = {"first": sorted(set(own) - set(theirs))[:NAMED], "second": sorted(set(theirs) - set(own))[:NAMED]}
+            if parts := [f"only in the {which} {', '.join(some)}" for which, some in only.items() if some]:
+                yield f"{name}: {what} {'; '.join(parts)}"
+        if not a.joins_classes and a.classes != b.classes and set(a.classes) == set(b.classes):
+            yield f"{name}: classes in another order, so that numbers mean others"
 
 
 def _pairs(one: Store, other: Store, name: str, split: SplitDifference, by: By) -> NDArray[np.int64]:
@@ -283,8 +285,10 @@ def _equal_fields(stores: tuple[Store, Store], name: str, *shards: int) -> set[s
 
 
 def _have_like_numbers(each: Field, theirs: Field) -> bool:
-    """Whether a number stands for the same class in both fields, if it is in both."""
-    return type(each) is type(theirs) and all(a == b for a, b in zip(each.classes, theirs.classes, strict=False))
+    """Whether a number stands for the same class in both fields, if it is in both, and keypoints have one order."""
+    if type(each) is not type(theirs) or each.names.get("keypoints") != theirs.names.get("keypoints"):
+        return False
+    return all(a == b for a, b in zip(each.classes, theirs.classes, strict=False))
 
 
 def _class_counts(split: Split, rows: NDArray[np.int64]) -> dict[str, int]:
@@ -356,7 +360,20 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
     a, b = _renumbered(both, a, new_a), _renumbered(both, b, new_b)
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         a, b = ({value: each[value] for value in a.keys() & b.keys()} for each in (a, b))
+        if isinstance(field, ObjectsField) and isinstance(theirs := other.fields[name], ObjectsField):
+            a, b = _with_common_keypoints(field, a, theirs, b)
     return "" if equal(a, b) else name
+
+
+def _with_common_keypoints(
+    each: ObjectsField, own: Mapping[str, Any], theirs: ObjectsField, other: Mapping[str, Any]
+) -> Iterator[Mapping[str, Any]]:
+    """Values of objects with the keypoints that both fields have, in one order."""
+    names = tuple(name for name in each.keypoints if name in theirs.keypoints)
+    common = ObjectsField.of("keypoints", "visibility", keypoints=names)
+    for its, values in ((each, own), (theirs, other)):
+        count = len(next(iter(values.values()), ()))
+        yield {value: common.value_of(value, its, values, count) for value in values}
 
 
 def _united(each: Field, theirs: Field) -> tuple[Field, list[NDArray[np.int64] | None]]:

@@ -377,7 +377,9 @@ def _stays(name: str, field: Field, piece: Piece) -> bool:
     """Whether the values of a field are copied unchanged."""
     numbers, own = piece.classes.get(name), piece.store.manifest.fields.get(name)
     is_same = numbers is None or np.array_equal(numbers, np.arange(len(numbers)))
-    return is_same and own is not None and own.arrays == field.arrays and not (name == "key" and piece.prefix)
+    if own is None or own.names.get("keypoints") != field.names.get("keypoints"):  # the order of columns
+        return False
+    return is_same and own.arrays == field.arrays and not (name == "key" and piece.prefix)
 
 
 def _known_statistics(pieces: Sequence[Piece], fields: Mapping[str, Field]) -> dict[str, dict[str, Any]]:

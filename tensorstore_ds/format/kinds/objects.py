@@ -146,7 +146,7 @@ class ObjectsField(TableField):
         pairs, skeleton = dict[tuple[int, int], None](), dict[tuple[int, int], None]()
         for field in fields.values():
             new = [places[each] for each in field.keypoints]
-            pairs |= dict.fromkeys((new[a], new[b]) for a, b in field.flip_pairs)
+            pairs |= dict.fromkeys((new[a], new[b]) for a, b in field.flip_pairs if (new[b], new[a]) not in pairs)
             skeleton |= dict.fromkeys((new[a], new[b]) for a, b in field.skeleton)
         flat = [place for pair in pairs for place in pair]
         if len(set(flat)) != len(flat):
