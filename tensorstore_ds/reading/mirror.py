@@ -20,7 +20,7 @@ import numpy as np
 
 from tensorstore_ds.errors import FormatError, Problem, RemoteError
 from tensorstore_ds.format.arrays import ArrayGeometry
-from tensorstore_ds.format.manifest import File
+from tensorstore_ds.format.manifest import File, Shard
 from tensorstore_ds.format.root import check_meant, parse_listing, parse_root
 from tensorstore_ds.progress import adding
 from tensorstore_ds.reading.checks import check_listing
@@ -68,6 +68,7 @@ class Mirror(StoreFiles):
         self._confirmed: set[str] = set()  # folders of shards that were the same ones then
         self._listings: dict[str, Mapping[str, File]] = {}
         self._files: dict[str, MirroredFile] = {}
+        self._complete = 0  #: number of the shard that was found incomplete last
         self._sound: set[str] = set()  # small files that this process has compared with their SHA-256
         self.after_fork()
         forked.add(self)
@@ -160,7 +161,9 @@ class Mirror(StoreFiles):
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
         with kept_in(self.folder), contextlib.suppress(RemoteError):  # fetched when it is asked for
-            if next(self._lost(), None) is None:
+            # Usually the next one is incomplete, too. All are looked at in the end: some may be lost by then.
+            self._complete, name = next(self._lost(self._complete), (0, ""))
+            if not name and next(self._lost(), None) is None:
                 self._fetch_metadata()
 
     # ---
@@ -198,17 +201,25 @@ class Mirror(StoreFiles):
                 self.check_root(name)
             raise
 
-    def _lost(self) -> Iterator[str]:
-        """Names of data files that are not all here; no list of a shard is fetched before all of its files exist."""
-        for split, index, folder, shard in shards_of(self.manifest):
-            paths = data_files_of(self.manifest, shard)
-            yield from (f"{folder}/{path}" for path in paths if not (self.folder / folder / path).exists())
+    def _lost(self, first: int = 0) -> Iterator[tuple[int, str]]:
+        """Names of data files that are not all here, with the number of their shard, from the `first` on.
+
+        No list of a shard is fetched before all of its files exist.
+        """
+        for number in range(first, len(self._shards)):
+            split, index, folder, shard = self._shards[number]
+            names = {f"{folder}/{path}": path for path in data_files_of(self.manifest, shard)}
+            yield from ((number, name) for name in names if not (self.folder / name).exists())
             listing = self.listing(split, index)
-            yield from (f"{folder}/{path}" for path in paths if not self._is_here(f"{folder}/{path}", listing[path]))
+            yield from ((number, name) for name, path in names.items() if not self._is_here(name, listing[path]))
+
+    @functools.cached_property
+    def _shards(self) -> list[tuple[str, int, str, Shard]]:
+        return list(shards_of(self.manifest))
 
     def _check_data(self) -> None:
         """Raise `OutputError` if data files were lost since this process found them complete, and forget these."""
-        lost = list(self._lost())
+        lost = [name for _, name in self._lost()]
         for name in lost:
             self._files.pop(name, None)
         if lost:

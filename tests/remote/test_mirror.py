@@ -605,6 +605,17 @@ def test_files_of_more_than_4_mib_come_in_chunks(tmp_path: Path, monkeypatch: py
         assert 512 * 1024 * 3 < nbytes < 2 * 512 * 1024 * 3
 
 
+def test_a_file_that_is_whole_costs_no_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store_of(tmp_path / "s.tsds", [{"image": np.full((8, 8, 3), i, np.uint8)} for i in range(40)], shard_nbytes=200)
+    looks, real = [], mirror.Mirror._is_here
+    monkeypatch.setattr(mirror.Mirror, "_is_here", lambda *given: looks.append(given[1]) or real(*given))
+    with faulty_server(tmp_path) as served:
+        store = tsds.open(f"{served.url}/s.tsds")
+        store.fetch()
+    assert tsds.open(store.path).sha256 == store.sha256 and len(store.manifest.splits["train"].shards) == 40
+    assert len(set(looks)) >= 40 and len(looks) < 6 * len(set(looks))
+
+
 @pytest.mark.parametrize("small", [0, 4 * 1024**2])
 def test_a_store_in_a_bucket(bucket: str, stores: Path, small: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(mirror, "SMALL_NBYTES", small)
