@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -603,6 +604,20 @@ def test_files_of_more_than_4_mib_come_in_chunks(tmp_path: Path, monkeypatch: py
         assert (tsds.open(f"{served.url}/s.tsds")["train"]["image"][1] == 1).all()
         nbytes = sum(request.stop - request.start for request in served.of("image/c"))
         assert 512 * 1024 * 3 < nbytes < 2 * 512 * 1024 * 3
+
+
+def test_a_view_of_a_url_downloads_what_is_looked_at(server: FaultyServer, stores: Path) -> None:
+    pytest.importorskip("uvicorn")
+    path = "train/00000/image/c/0/0/0/0"
+    data = (stores / "raw.tsds" / path).read_bytes()
+    with tsds.view(f"{server.url}/raw.tsds") as url:
+        for start, stop in ((70_000, 90_000), (len(data) - 100, len(data))):
+            request = urllib.request.Request(f"{url}store/{path}", headers={"Range": f"bytes={start}-{stop - 1}"})  # noqa: S310
+            with urllib.request.urlopen(request) as answer:  # noqa: S310
+                assert answer.read() == data[start:stop]
+        assert sum(each.stop - each.start for each in server.of(path)) < len(data) / 2
+        with urllib.request.urlopen(f"{url}store/{path}") as answer:  # noqa: S310
+            assert answer.read() == data
 
 
 def test_a_file_that_is_whole_costs_no_look_at_all_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

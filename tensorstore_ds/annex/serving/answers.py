@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import hmac
-import io
 import logging
 import re
 import socket
@@ -131,7 +130,7 @@ class _Application:
         start, stop = span or (0, file.size)
         if span and start >= stop:
             return _refusal(416, {"content-range": f"bytes */{file.size}"})
-        opened = stack.enter_context(io.BytesIO(content.root) if name == "zarr.json" else content.store.open_file(name))
+        opened = stack.enter_context(content.open(name, file.size))
         if size_of(opened) != file.size:
             raise FormatError(Problem(name, "file-size", f"expected {file.size} bytes, found {size_of(opened)}."))
         headers["content-length"] = str(stop - start)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+import io
 import os
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import IO, Any, Protocol, TypeVar
 
 from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.history import states_of
@@ -92,7 +93,7 @@ class ServedFiles:
             with suppress(FormatError):  # it is gone
                 file = content.find(name)
                 if file is not None:
-                    content.store.open_file(name).close()
+                    content.read(name, slice(0, 1))
                     return file, content
         return None
 
@@ -131,6 +132,12 @@ class Content:
             return File(shard.nbytes - sum(file.size for file in listing.values()), shard.sha256)
         return listing.get(path)
 
+    def open(self, name: str, size: int) -> IO[bytes]:
+        """Open a file of the store. By URL, only what is read of it is downloaded."""
+        if name == "zarr.json":
+            return io.BytesIO(self.root)
+        return io.BufferedReader(_ByUrl(self, name, size)) if self.store.is_remote else self.store.open_file(name)
+
     def read(self, name: str, part: slice) -> bytes:
         """The bytes of a file of the store in a slice without a step."""
         return self.root[part] if name == "zarr.json" else self.store.read_part(name, part)
@@ -145,6 +152,29 @@ class Content:
                 raise
             return self if self.is_fixed else now
         return self if self.is_fixed or root == self.root else _open(_place(self.store), None)
+
+
+class _ByUrl(io.RawIOBase):
+    """A file of a store by URL, with its size."""
+
+    def __init__(self, content: Content, name: str, size: int) -> None:
+        self._content, self._name, self._size, self._at = content, name, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        self._at = offset + {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._content.read(self._name, slice(self._at, self._at + len(buffer)))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 def _open(place: Store | str | os.PathLike[str], sha256: str | None) -> Content:
