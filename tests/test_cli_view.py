@@ -14,7 +14,7 @@ import pytest
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import class_folders
-from tensorstore_ds.annex.viewing.pages import are_tags, page_files
+from tensorstore_ds.annex.viewing.pages import ViewerPages, are_tags, page_files
 
 
 @pytest.fixture
@@ -64,6 +64,23 @@ def test_tags_lie_beside_the_store_a_link_leads_to(store: Path, tmp_path: Path) 
         with urllib.request.urlopen(request) as answer:  # noqa: S310
             assert answer.status == 200
     assert (tmp_path / "photos.tsds.tags.json").read_bytes() == content
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_a_file_that_is_not_shown_as_tags_is_not_replaced(tmp_path: Path, is_link: bool) -> None:
+    tags, kept = tmp_path / "s.tsds.tags.json", tmp_path / ("other.json" if is_link else "s.tsds.tags.json")
+    text = '{"sha256": "x", "tags": {"wrong": {"train": [1]}}}'
+    kept.write_text(text if is_link else text.replace("}}}", ',}}}  # "by hand"'))
+    if is_link:
+        tags.symlink_to(kept)
+    before = kept.read_bytes()
+    pages = ViewerPages({}, {}, tags)
+    page = pages.find("tags.json")
+    assert page is not None and page.data == b"{}"
+    assert not pages.put("tags.json", text.encode())
+    assert kept.read_bytes() == before and tags.is_symlink() == is_link
+    tags.unlink()
+    assert pages.put("tags.json", text.encode()) and pages.put("tags.json", text.replace("1", "2").encode())
 
 
 def test_tags_that_are_none() -> None:

@@ -60,14 +60,16 @@ class ViewerPages:
         if name == "view.json":
             return Page(json.dumps(self.settings).encode(), "application/json", _HEADERS)
         if name == "tags.json" and self._tags is not None:
-            tags = read_page_file(self._tags)
-            return Page(tags if tags and are_tags(tags) else b"{}", "application/json", _HEADERS)
+            tags = read_page_file(self._tags) or b""
+            return Page(tags if are_tags(tags) else b"{}", "application/json", _HEADERS)
         data = read_page_file(self._files[name]) if name in self._files else None
         return None if data is None else Page(data, "text/plain; charset=utf-8", _HEADERS)
 
     def put(self, name: str, data: bytes) -> bool:
         """Store the tags."""
         if name != "tags.json" or self._tags is None or not are_tags(data):
+            return False
+        if os.path.lexists(self._tags) and not are_tags(read_page_file(self._tags) or b""):  # so it was not shown
             return False
         try:
             write_file(self._tags, data)

@@ -24,7 +24,11 @@ async function start() {
   const { store, title, tags, findings, runs, notes, path, view, rows } = await settings();
   const source = store && new Source(httpTransport(new URL(store, location.href).href));
   const server = tags && {
-    read: () => getJson(tags),
+    async read() {
+      const answer = await fetch(tags, { cache: "no-cache" });
+      if (!answer.ok) throw new Error(String(answer.status));
+      return answer.json();
+    },
     async write(content) {
       const answer = await fetch(tags, { method: "PUT", headers: JSON_TYPE, body: JSON.stringify(content) });
       if (!answer.ok) throw new Error(`the tags could not be saved: ${answer.status}`);

@@ -11,10 +11,11 @@ export class Tags {
   /** Read them. Tags of another state of the store are not used: its rows may be other samples now. */
   async load() {
     let found = null;
+    this.failed = null;
     try {
       found = this.server ? await this.server.read() : JSON.parse(localStorage.getItem(this.place) ?? "null");
-    } catch {
-      // They are no JSON: there are none.
+    } catch (error) {
+      this.failed = error; // the page opens without them, and sets none
     }
     this.isOther = Boolean(found?.sha256) && found.sha256 !== this.digest;
     const isRows = (rows) => Array.isArray(rows) && rows.every(Number.isInteger);
@@ -42,6 +43,7 @@ export class Tags {
   /** Set or remove a tag of rows. They are read again before, since another page may have set some. */
   async set(tag, split, rows, isOn) {
     await this.load();
+    if (this.failed) throw new Error(`the tags could not be read: ${this.failed.message}`);
     if (this.isOther) throw new Error("the tags beside this store are of another state of it: move that file away");
     if (!this.tags.has(tag)) this.tags.set(tag, new Map());
     const splits = this.tags.get(tag);
