@@ -73,6 +73,9 @@ CASES = {
         box(), box(), options={"classes": ("face",)}, classes=["face"], names=[["face", "face"]]
     ),
     "two classes without labels": one(box(), options={"classes": ("face", "dog")}, values=["boxes"]),
+    "two labels of a box": one(
+        box(inside="<label>cat</label><label>dog</label>"), refused=("annotation", "expected one label, found 'cat'")
+    ),
     "classes that differ in case": one(box("label='Face'"), box("label='face'"), refused="class-case"),
     "keypoints that differ in case": one(*NOSES, refused=("class-case", "found Nose and nose")),
     "given keypoints that differ in case": one(

@@ -252,9 +252,11 @@ def _object(element: Element, where: str, image: str) -> AnnotatedObject:
                 name = "difficult" if key == "ignore" else key  # do not count it: neither as found nor as missed
                 flags[name] = flags.get(name, 0) | flag(text, key)
         keypoints = keypoints_of(_keypoint(part) for part in element.iterfind("part"))
-    text = element.findtext("label")
-    label = (element.get("label", "") if text is None else text).strip()
-    return AnnotatedObject(label, (left, top, left + width, top + height), flags, keypoints)
+        texts = (element.get("label"), *(each.text for each in element.iterfind("label")))
+        labels = sorted({text.strip() for text in texts if text and text.strip()})
+        if len(labels) > 1:
+            raise FormError(f"expected one label, found {' and '.join(map(shown, labels[:2]))}")
+    return AnnotatedObject(labels[0] if labels else "", (left, top, left + width, top + height), flags, keypoints)
 
 
 def _keypoint(part: Element) -> tuple[str, Place]:
