@@ -37,6 +37,14 @@ def test_a_folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert files_of(folder) == before and not list(tmp_path.glob("tsds-*"))  # torch leaves a folder of its own there
 
 
+def test_bad_images_are_not_counted(tmp_path: Path) -> None:
+    folder = class_folders(tmp_path / "pets", per_class=3)
+    next((folder / "train").rglob("*.png")).write_bytes(b"no image")
+    found = tsds.forecast(folder, seconds=1, batch_size=4, model="none", device="cpu")
+    assert (found.samples, found.measured) == (5, 5)
+    assert "expected an image file" in found.not_measured
+
+
 def test_a_format_without_image_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", image=np.zeros((40, 8, 8), np.uint8), label=np.arange(40) % 4)
     done = run_tsds("doctor", tmp_path / "digits.npz", "--seconds", 2, "--batch-size", 8, "--device", "cpu")

@@ -126,7 +126,7 @@ def forecast(
         found = bench(made.path, settings, progress=lambda event: told(str(event)))
     reason = "" if raw is not None else f"expected image files in the folder of the source, found none ({opened.name})"
     failed = next((way.reason for way in found.ways if way.group == "files" and way.reason), "")
-    return Forecast(str(path), split, len(rows), estimated, replace(found, store=str(path)), reason or failed)
+    return Forecast(str(path), split, made.rows[split], estimated, replace(found, store=str(path)), reason or failed)
 
 
 def _linked(source: Source, references: Sequence[Reference], folder: Path) -> Path | None:
