@@ -9,9 +9,9 @@ from urllib.parse import quote, unquote
 
 from tensorstore_ds.errors import OptionError, RemoteError
 
+_REVISION = r"refs/(?:pr|convert)/[^/]+|[^/]+"
 _URL = re.compile(
-    r"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>refs/(?:pr|convert)/[^/]+|[^/]+))?(?:/(?P<path>.*))?",
-    re.IGNORECASE,
+    rf"hf://datasets/(?P<name>[\w.-]+/[\w.-]+)(?:@(?P<revision>{_REVISION}))?(?:/(?P<path>.*))?", re.IGNORECASE
 )
 _SECONDS = 30  # to wait for an answer
 
@@ -30,8 +30,11 @@ class HubPlace:
     @property
     def url(self) -> str:
         """The URL of the folder."""
-        revision = f"@{self.revision}" if self.revision else ""
-        return f"hf://datasets/{self.name}{revision}" + (f"/{self.path}" if self.path else "")
+        revision = self.revision or ""
+        if not re.fullmatch(_REVISION, revision):  # such as a branch with a slash
+            revision = quote(revision, safe="")
+        at, path = (f"@{revision}" if revision else ""), (f"/{self.path}" if self.path else "")
+        return f"hf://datasets/{self.name}{at}{path}"
 
 
 def parse(url: str) -> HubPlace:

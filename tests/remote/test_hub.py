@@ -160,6 +160,8 @@ def test_urls() -> None:
     assert parse("hf://datasets/a/b@refs/pr/3/x/y/") == HubPlace("a/b", "refs/pr/3", "x/y")
     assert parse("hf://datasets/a/b@v1.0") == HubPlace("a/b", "v1.0", "")
     assert parse("hf://datasets/a/b@refs%2Fpr%2F3/x").url == "hf://datasets/a/b@refs/pr/3/x"
+    branch = "hf://datasets/a/b@feature%2Fx/y"
+    assert parse(branch) == HubPlace("a/b", "feature/x", "y") and parse(branch).url == branch
     for wrong in ("hf://a/b", "hf://datasets/a", "hf://datasets/a/b/../c", "hf://datasets/a b/c", "hf://models/a/b"):
         with pytest.raises(tsds.OptionError, match="expected hf://datasets/USER/NAME"):
             parse(wrong)
