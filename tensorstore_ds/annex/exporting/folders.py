@@ -22,8 +22,8 @@ class FoldersExporter(Exporter):
 
     def check(self) -> None:
         classes = () if self.label is None else self.label.classes
-        if wrong := next((name for name in classes if not is_safe(name)), None):
-            message = f"expected classes whose names can be folders, found {wrong!r}. Export to parquet."
+        if wrong := [name for name in classes if not is_safe(name)]:
+            message = f"expected classes whose names can be folders, found {wrong[0]!r}. Export to parquet."
             raise OptionError(f"{self.store.path}: {message}")
 
     def export_split(self, split: str) -> None:
