@@ -72,6 +72,23 @@ def test_without_names_the_classes_are_the_numbers_that_occur(tmp_path):
         assert scan(tmp_path / "city", classes=classes).contents.fields["mask"].classes == expected
 
 
+def test_palettes_in_which_a_number_has_another_color_are_noted(tmp_path):
+    """An image editor gave each mask a palette of its own: 1 is red in one of them, and green in the other."""
+    write_folders(tmp_path / "city", 3)
+    for name, colors in (
+        ("0", (0, 0, 0, 255, 0, 0)),
+        ("1", (0, 0, 0, 255, 0, 0, 9, 9, 9)),
+        ("2", (0, 0, 0, 0, 255, 0)),
+    ):
+        mask = Image.fromarray(np.eye(32, 48, dtype=np.uint8), "P")
+        mask.putpalette(colors)
+        mask.save(tmp_path / f"city/masks/{name}.png")
+    message = "the palettes of masks differ: 1 has the color (255, 0, 0) in masks/0.png, and (0, 255, 0) in masks/2.png"
+    assert [note[: len(message)] for note in scan(tmp_path / "city").contents.notes] == [message]
+    (tmp_path / "city/masks/2.png").write_bytes((tmp_path / "city/masks/1.png").read_bytes())
+    assert scan(tmp_path / "city").contents.notes == ()
+
+
 def test_what_is_alone_is_named(tmp_path):
     write_folders(tmp_path / "city")
     (tmp_path / "city/images/1.png").unlink()

@@ -76,8 +76,9 @@ class MaskSource(Source):
         splits = {split: references for split, references in splits.items() if references}
         if not splits:
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image here has a mask."))
-        field = MaskField.of(self._classes(folders[0], splits))
-        return Contents({"mask": field}, splits, problems=tuple(problems), left_out=tuple(left_out))
+        notes: list[str] = []
+        field = MaskField.of(self._classes(folders[0], splits, notes))
+        return Contents({"mask": field}, splits, None, tuple(problems), tuple(left_out), tuple(notes))
 
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, mask = str(reference).partition("\0")
@@ -132,8 +133,8 @@ class MaskSource(Source):
         names = split_names(rows)
         return {names[name]: PackedStrings(references[int(i)] for i in some) for name, some in rows.items()}
 
-    def _classes(self, folders: MaskFolders, splits: dict[str, PackedStrings]) -> tuple[str, ...]:
-        """Class names: from the options, a file, Pascal VOC, or the values that occur."""
+    def _classes(self, folders: MaskFolders, splits: dict[str, PackedStrings], notes: list[str]) -> tuple[str, ...]:
+        """Class names: from the options, a file, Pascal VOC, or the values that occur. Notes palettes that differ."""
         named = self.options.classes
         for name in _NAMES if named is None else ():
             if named is None and (listed := self._beside(folders.masks, name)) is not None:
@@ -153,10 +154,19 @@ class MaskSource(Source):
             raise SourceError(Problem(jpeg, "mask-range", message), "Write all masks again as PNG.")
         references = itertools.chain.from_iterable(splits.values())
         values: set[int] = set()
+        palette: dict[int, tuple[tuple[int, ...], str]] = {}  # color of each value, and the first mask with it
         for reference in itertools.islice(references, None if named is None else _PROBED):
             path = reference.partition("\0")[2]
             with contextlib.suppress(SourceError), quiet_pillow():  # the conversion reads it again and reports it
-                values.update(np.unique(decode_mask(read_file(self.path / path, path), key=path)).tolist())
+                data = read_file(self.path / path, path)
+                found = np.unique(decode_mask(data, key=path)).tolist()
+                values.update(found)
+                of_mask = None if notes or self._colors else open_image(data, key=path).getpalette()
+                own = {i: tuple(of_mask[3 * i : 3 * i + 3]) for i in found} if of_mask else {}
+                if wrong := [i for i, color in own.items() if palette.setdefault(i, (color, path))[0] != color]:
+                    one, first = palette[wrong[0]]
+                    what = f"{wrong[0]} has the color {one} in {first}, and {own[wrong[0]]} in {path}"
+                    notes.append(f"the palettes of masks differ: {what}. Numbers are read, not colors: compare some.")
         if values == {0, _FOREGROUND}:
             message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."
             raise SourceError(Problem(str(self.path), "mask-range", message), "Write 1 for the object.")
