@@ -35,6 +35,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 @pytest.mark.drawn(3)
+@pytest.mark.timeout(3600)  # all lines of an append take a quarter of an hour beside others
 @pytest.mark.parametrize("name", interrupt_lines.CALLS)
 def test_an_interrupt_at_a_line_leaves_nothing_half_done(
     name: str, made: tuple[Path, Path], tmp_path: Path, eighth: slice

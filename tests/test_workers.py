@@ -19,6 +19,15 @@ from worker_sources import ByParent, Gray, Leaving, Slow, Stopping, TorchThreads
 pytestmark = pytest.mark.slow
 
 
+@pytest.fixture
+def begun():
+    """The processes that a test has begun, and that have not ended: other tests may have left some of their own."""
+    before = psutil.Process().children(recursive=True)
+    return lambda recursive=True: [
+        child for child in psutil.Process().children(recursive=recursive) if child not in before
+    ]
+
+
 def run_script(folder, text, *words, **environment):
     """Run `text` in a process of its own: ``script.py``, or by other `words`, which also get it as their input."""
     (folder / "script.py").write_text(text)
@@ -143,7 +152,7 @@ tsds.convert(Slow(600, 3, 3600), "out.tsds", workers=2)
     assert psutil.wait_procs(children, 60)[1] == []
 
 
-def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch):
+def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch, begun):
     """No thread of it can tell anything, and it takes no word: its position is read, and it is killed."""
     monkeypatch.setattr(workers, "start_method", lambda: "program")
     monkeypatch.setattr(workers, "SILENCE", 0.5)
@@ -157,8 +166,7 @@ def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         tsds.convert(Stopping(600, 3), tmp_path / "s.tsds", workers=2, progress=stop)
     assert any(note.startswith("train/00003: nothing was heard") for note in events)
-    left = psutil.Process().children(recursive=True)
-    assert [child for child in left if child.status() == psutil.STATUS_STOPPED] == []
+    assert [child for child in begun() if child.status() == psutil.STATUS_STOPPED] == []
 
 
 @pytest.mark.parametrize(("code", "method"), [("", "fork"), ("import torch", "program")])
@@ -188,7 +196,7 @@ def test_the_silence_of_a_worker_is_told_with_its_samples_name(tmp_path, monkeyp
 
 @pytest.mark.parametrize("method", ["fork", "program"])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch, method):
+def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch, method, begun):
     monkeypatch.setattr(workers, "start_method", lambda: method)
     monkeypatch.setattr(workers, "SILENCE", 0.2)
 
@@ -196,10 +204,9 @@ def test_a_worker_that_hangs_ends_with_the_conversion(tmp_path, monkeypatch, met
         if event.note:
             raise KeyboardInterrupt
 
-    before = psutil.Process().children(recursive=True)
     with pytest.raises(KeyboardInterrupt):
         tsds.convert(Slow(600, 3, 3600), tmp_path / "s.tsds", ConvertOptions(workers=2), progress=stop)
-    assert psutil.Process().children(recursive=True) == before
+    assert begun() == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -241,14 +248,14 @@ def test_one_program_forks_the_others_unless_the_source_has_threads(tmp_path, mo
 )
 @pytest.mark.parametrize(("method", "count"), [("program", 1), ("program", 2), ("fork", 2)])
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-def test_how_a_worker_ended_is_told(tmp_path, monkeypatch, status, message, method, count):
+def test_how_a_worker_ended_is_told(tmp_path, monkeypatch, status, message, method, count, begun):
     monkeypatch.setattr(workers, "start_method", lambda: method)
     with pytest.raises(tsds.errors.ConversionError, match=message):
         tsds.convert(Leaving(600, 35, status), tmp_path / "s.tsds", workers=count)
-    assert psutil.Process().children(recursive=True) == []
+    assert begun() == []
 
 
-def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch):
+def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch, begun):
     """Its workers go on; they end with the conversion."""
     monkeypatch.setattr(workers, "start_method", lambda: "program")
     monkeypatch.setattr(workers, "SILENCE", 0.3)
@@ -256,7 +263,7 @@ def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch):
 
     def kill(event):
         if event.note and not gone:
-            (forking,) = psutil.Process().children()
+            (forking,) = begun(recursive=False)
             gone.extend(forking.children())
             forking.kill()
 
@@ -267,14 +274,14 @@ def test_a_kill_of_the_program_that_forks_ends_nothing(tmp_path, monkeypatch):
     ]
 
 
-def test_a_worker_that_dies_while_the_program_that_forks_is_stopped(tmp_path, monkeypatch):
+def test_a_worker_that_dies_while_the_program_that_forks_is_stopped(tmp_path, monkeypatch, begun):
     monkeypatch.setattr(workers, "start_method", lambda: "program")
     monkeypatch.setattr(workers, "SILENCE", 0.3)
     family = []
 
     def stop(event):
         if event.note and not family:
-            (forking,) = psutil.Process().children()
+            (forking,) = begun(recursive=False)
             family.extend([*forking.children(), forking])
             forking.suspend()
             family[0].kill()
