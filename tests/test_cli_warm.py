@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,8 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def _store(tmp_path_factory: pytest.TempPathFactory) -> tensorstore_ds.Store:
-    return make_store(tmp_path_factory.mktemp("warm") / "s.tsds")
+def _store(disk: Path) -> tensorstore_ds.Store:
+    return make_store(disk / "warm.tsds")
 
 
 @pytest.fixture

@@ -37,14 +37,13 @@ ROWS, ROW = 60, 256 * 256 * 3
 
 
 @pytest.fixture(scope="module")
-def _store(tmp_path_factory: pytest.TempPathFactory) -> tsds.Store:
-    return numbered(tmp_path_factory.mktemp("ahead") / "s.tsds", ROWS, (256, 256, 3))
+def _store(disk: Path) -> tsds.Store:
+    return numbered(disk / "rows.tsds", ROWS, (256, 256, 3))
 
 
 @pytest.fixture
 def store(_store: tsds.Store) -> tsds.Store:
     """A split of 11.8 MB, of which nothing is in memory."""
-    gc.collect()  # pages that are mapped stay
     return make_cold(tsds.open(_store.path))
 
 
@@ -190,7 +189,7 @@ def test_rows_of_coming_batches_are_read(store: tsds.Store, memory: Any, order: 
     assert sum(1 for _ in batches) == len(rows) - 1
 
 
-def test_rows_of_files_and_of_chunks_are_read(tmp_path: Path) -> None:
+def test_rows_of_files_and_of_chunks_are_read(disk_path: Path) -> None:
     """Files of images through their offsets; chunks of a compressed store; and pixels of images of several sizes."""
     noise = np.random.default_rng(0).integers(0, 256, (40, 160, 160, 3), np.uint8)
     large = np.tile(noise[:12], (1, 3, 3, 1))  # a chunk of a compressed store has about 1 MiB
@@ -200,7 +199,7 @@ def test_rows_of_files_and_of_chunks_are_read(tmp_path: Path) -> None:
         ({"layout": "zarr", "encoding": "raw"}, [{"image": image, "label": 0} for image in large]),
         ({"encoding": "raw"}, several),
     ):
-        path = tmp_path / "_".join(options.values())
+        path = disk_path / "_".join(options.values())
         store = make_cold(tsds.open(store_of(path, samples, ["a"], **options).path))
         dataset = tsds.StoreDataset(store, fields=["image"])
         chosen = [len(dataset) - 1, 3]
@@ -218,8 +217,8 @@ def resident_nbytes(store: tsds.Store) -> int:
     return tsds.residency(store, fields="image")["train/image"].resident or 0
 
 
-def test_of_a_mixture(store: tsds.Store, memory: Any, tmp_path: Path) -> None:
-    other = make_cold(numbered(tmp_path / "other.tsds", ROWS, (256, 256, 3)))
+def test_of_a_mixture(store: tsds.Store, memory: Any, disk_path: Path) -> None:
+    other = make_cold(numbered(disk_path / "other.tsds", ROWS, (256, 256, 3)))
     memory(20 * MIB)  # each of them fits alone
     mixed = tsds.MixedDataset([tsds.StoreDataset(store), tsds.StoreDataset(other)], fields=["image"])
     rows: list[int] = []

@@ -142,8 +142,8 @@ def test_a_store_fits_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @linux
-def test_a_store_that_was_just_written(tmp_path: Path) -> None:
-    store = make_store(tmp_path / "s.tsds")  # its pages wait to be written to disk
+def test_a_store_that_was_just_written(disk_path: Path) -> None:
+    store = make_store(disk_path / "s.tsds")  # its pages wait to be written to disk
     assert {r.share for r in residency(store).values()} == {1.0}
     make_cold(store)
     assert {r.share for r in residency(store).values()} == {0.0}

@@ -243,8 +243,8 @@ def test_ctrl_c_while_waiting(large_store: tsds.Store, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("cold", [True, False])
-def test_a_file_that_has_become_shorter(cold: bool, tmp_path: Path) -> None:
-    store = make_store(tmp_path / "s.tsds")
+def test_a_file_that_has_become_shorter(cold: bool, disk_path: Path) -> None:
+    store = make_store(disk_path / "s.tsds")
     if cold:
         make_cold(store)
     image = store.path / "val/00000/image/c/0/0/0/0"
