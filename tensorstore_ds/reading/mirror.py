@@ -288,11 +288,17 @@ class Mirror(StoreFiles):
         if name in self.manifest.files:
             self._fetch_small(name, self.manifest.files[name])
             return None
-        split, index = self.manifest.shard_at(folder)
+        missing = FormatError(Problem(name, "missing-file", "the store lists no such file."))
+        try:
+            split, index = self.manifest.shard_at(folder)
+        except KeyError:
+            raise missing from None
         listing = self.listing(split, index)
         path = name.removeprefix(f"{folder}/")
         if path == "zarr.json":
             return None
+        if path not in listing:
+            raise missing
         geometry = data_files_of(self.manifest, self.manifest.splits[split].shards[index]).get(path)
         if geometry is not None and listing[path].size > SMALL_NBYTES:
             return self._file(name, geometry, listing[path])

@@ -606,6 +606,15 @@ def test_files_of_more_than_4_mib_come_in_chunks(tmp_path: Path, monkeypatch: py
         assert 512 * 1024 * 3 < nbytes < 2 * 512 * 1024 * 3
 
 
+def test_files_that_are_not_listed(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/raw.tsds")
+    for name in ("none", "zarr.json.sig", "train/00000/none", "train/00009/zarr.json", "no/00000/zarr.json", "a/x/y"):
+        with pytest.raises(tsds.FormatError, match=f"{name}: the store lists no such file"):
+            store.open_file(name)
+        with pytest.raises(tsds.FormatError, match=f"{name}: the store lists no such file"):
+            store.read_part(name, slice(0, 4))
+
+
 def test_a_view_of_a_url_downloads_what_is_looked_at(server: FaultyServer, stores: Path) -> None:
     pytest.importorskip("uvicorn")
     path = "train/00000/image/c/0/0/0/0"
