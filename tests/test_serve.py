@@ -89,6 +89,20 @@ def raw(url: str, request: bytes, *, ends: bool = True) -> bytes:
 # --- what is served -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_signature_is_served_as_long_as_it_is_there(tmp_path: Path, is_packed: bool) -> None:
+    shutil.copytree(STORE, tmp_path / "s.tsds")
+    (tmp_path / "s.tsds/zarr.json.sig").write_bytes(b"signed")
+    place = tsds.pack(tmp_path / "s.tsds", tmp_path / "s.zip").path if is_packed else tmp_path / "s.tsds"
+    with tsds.serve(place) as url:
+        assert ask(f"{url}/zarr.json.sig")[::2] == (200, b"signed")
+        tsds.pull(url, tmp_path / "copy.tsds")
+        assert (tmp_path / "copy.tsds/zarr.json.sig").read_bytes() == b"signed"
+        if not is_packed:
+            (place / "zarr.json.sig").unlink()
+            assert ask(f"{url}/zarr.json.sig")[0] == 404
+
+
 def test_every_file_and_its_headers(url: str) -> None:
     for path in STORE.rglob("*"):
         if path.is_file():

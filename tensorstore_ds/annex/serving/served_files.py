@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import os
 import re
@@ -15,6 +16,8 @@ from tensorstore_ds.errors import FormatError
 from tensorstore_ds.format.history import states_of
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.root import parse_root
+from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.reading.checks import SIGNATURE_MAX_NBYTES
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES
 
@@ -118,6 +121,10 @@ class Content:
             return File(len(self.root), self.store.sha256)
         if name in manifest.files:
             return manifest.files[name]
+        if name == SIGNATURE:  # no list contains it
+            with suppress(FormatError):
+                data = self.store.read_part(name, slice(SIGNATURE_MAX_NBYTES))
+                return File(len(data), hashlib.sha256(data).hexdigest())
         match = _IN_SHARD.fullmatch(name)
         entry = manifest.splits.get(match[1]) if match else None
         if not match or not entry or int(match[2]) not in entry.places:
