@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,25 @@ def test_the_split_and_the_name_of_the_file(store: Path, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     assert tsds("preview", store).stdout.startswith("preview.png: 20 samples of train, ")
     assert (tmp_path / "preview.png").exists()
+
+
+@pytest.mark.parametrize("stops", [OSError(errno.ENOSPC, "No space left on device"), KeyboardInterrupt()], ids=repr)
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    stops: BaseException, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "p.png"
+    preview(store, out)
+    before = out.read_bytes()
+
+    def half(image: Image.Image, file: Path, format: str) -> None:
+        Path(file).write_bytes(before[:20])
+        raise stops
+
+    monkeypatch.setattr(Image.Image, "save", half)
+    done = tsds("preview", store, "--out", out)
+    assert (
+        done.exit_code != 0 and [path.name for path in tmp_path.iterdir()] == ["p.png"] and out.read_bytes() == before
+    )
+    if isinstance(stops, OSError):
+        what = "expected to write it, found: No space left on device. Make room or choose another folder."
+        assert done.stderr == f"tsds: {out}: {what}\n"

@@ -22,6 +22,7 @@ from tsds_cli.options import (
     options_of,
     out_option,
     path,
+    save_png,
     store_argument,
     store_place,
 )
@@ -114,7 +115,7 @@ def check(
         _show(found, out)
     if picture is not None and found.copies:
         opened = {str(words.shown_path(each)): tsds.open(each) for each in others}
-        tsds.checking.draw_copies(tsds.open(store), found, others=opened).save(picture, "PNG")
+        save_png(tsds.checking.draw_copies(tsds.open(store), found, others=opened), picture)
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)
     if not found.is_clean:
         click.get_current_context().exit(1)

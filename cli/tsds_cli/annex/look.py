@@ -24,6 +24,7 @@ from tsds_cli.options import (
     out_option,
     path,
     rows as row_numbers,
+    save_png,
     seed_option,
     server_options,
     store_argument,
@@ -135,7 +136,7 @@ def preview(
         raise Failure(f"{words.shown_path(store)}: it has no samples to show.")
     chosen = opened[split or filled[0]]
     sheet = tsds.preview(chosen, rows, count=count, seed=seed)
-    sheet.save(out, "PNG")
+    save_png(sheet, out)
     shown = text.count(min(count, len(chosen)) if rows is None else len(rows), "sample")
     text.echo(f"{out}: {shown} of {chosen.name}, {sheet.width} x {sheet.height} pixels")
 

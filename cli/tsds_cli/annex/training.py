@@ -27,6 +27,7 @@ from tsds_cli.options import (
     out_option,
     path,
     path_argument,
+    save_png,
     seed_option,
     store_argument,
 )
@@ -291,7 +292,7 @@ def _of_store(
     if results is not None:
         found.write_results(results)
     if picture is not None:
-        found.draw(score=least).save(picture, "PNG")
+        save_png(found.draw(score=least), picture)
     if out is not None:
         found.write_store(out, score=least)
     shown = int((found.detections[:, 2] >= least).sum())
