@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
@@ -178,6 +179,20 @@ def test_memory_that_a_forked_process_shares_counts_once() -> None:
         os.write(write, b"x")
         os.waitpid(child, 0)
     assert own_nbytes(child) is None and tree_nbytes(child) is None
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+def test_what_workers_share_counts_once_however_short_an_epoch_is(store: Path, tmp_path: Path) -> None:
+    way = {"name": "plain-1", "title": "", "group": "plain", "workers": 1}
+    assignment = {"store": str(store), "split": "train", "raw": None, "scratch": str(tmp_path), "device": "cpu"}
+    np.save(tmp_path / "marks.npy", np.zeros(0, np.uint64))
+    with Lane("plain-1", RUNNER, {**assignment, "memory": None, "seed": 0, "way": way}, tmp_path) as one:
+        one.begin(120)
+        details = {"seconds": 5.0, "marks": str(tmp_path / "marks.npy"), "pixels": False}
+        assert one.ask("verify", 60, weigh=True, batch_size=9, **details)["samples"] == 18
+        memory = one.ask("load", 60, batch_size=9, seconds=0.05)["memory"]
+        assert memory < 1.5 * one.ready["memory"]  # of Python and torch, which the worker has as well
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ import tensorstore_ds as tsds
 from tensorstore_ds.annex.measuring.bench_results import Way
 from tensorstore_ds.annex.measuring.delivery import agree, marks_of
 from tensorstore_ds.annex.measuring.feeds import FEEDS, Batch, Feed, SplitFeed, Subject
-from tensorstore_ds.annex.measuring.lane import Answer, serve
+from tensorstore_ds.annex.measuring.lane import WEIGH, Answer, serve
 from tensorstore_ds.annex.measuring.measure import Step, endless, measure, ready
 from tensorstore_ds.annex.measuring.measure_training import student_of
 from tensorstore_ds.annex.training.crops import image_size_of
@@ -65,11 +65,15 @@ class Runner:
         """Compare an epoch, or what there is time for, with the store."""
         self.feed.open()
         begun, whole, seen = time.perf_counter(), True, [np.zeros(0, np.uint64)]
-        for item in self.feed.loader(batch_size):
+        loader = self.feed.loader(batch_size)
+        for item in loader:
             if time.perf_counter() - begun > seconds:
                 whole = False
                 break
             seen.append(marks_of(self.feed.columns(item, pixels=pixels, boxes=boxes), pixels=pixels))
+        if self.workers:  # which are weighed while they live, however short the epoch was
+            time.sleep(max(0.0, begun + 2 * WEIGH - time.perf_counter()))
+        del loader
         delivered = np.concatenate(seen)
         facts = {"samples": len(delivered), "of": self.feed.samples, "reader": self.feed.reader, "whole": whole}
         return {**facts, "same": agree(delivered, np.load(marks), whole=whole)}
