@@ -70,7 +70,8 @@ def field_of(name: str, values: Mapping[str, Values], known: Known) -> tuple[Fie
             return TextField(), {split: _texts(each) for split, each in values.items()}
         return _objects(values, known)
     except ValueError as error:
-        raise OptionError(f"{name}: {error}.") from error
+        end = "" if str(error).endswith((".", "?")) else "."
+        raise OptionError(f"{name}: {error}{end}") from error
 
 
 def _kind(values: Values) -> str | None:
