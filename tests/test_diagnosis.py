@@ -22,7 +22,7 @@ from tensorstore_ds.annex.measuring import measure_machine
 from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions
 from tensorstore_ds.annex.measuring.diagnosis import code_of, dataset_of, diagnose
 from tensorstore_ds.annex.measuring.diagnosis_results import Settings
-from tensorstore_ds.annex.measuring.verdicts import BUSY
+from tensorstore_ds.annex.measuring.verdicts import BUSY, judge
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.page_cache.residency import residency, total_residency
@@ -143,6 +143,20 @@ def busy(sample):
     """Works without the GIL."""
     hashlib.sha256(BLOCK)
     return sample
+
+
+def test_where_the_best_rate_was_measured(digits):
+    measured = found_in(digits, seconds=1)[0].measured
+    for best, words in {
+        Settings(): "in the default number of threads",
+        Settings(num_threads=1): "in 1 thread",
+        Settings(num_threads=4): "in 4 threads",
+        Settings(num_workers=2): "in 2 worker processes",
+        Settings(residency="device"): "from a copy on the device",
+    }.items():
+        fastest = dataclasses.replace(measured.best, settings=best, rate=10 * measured.best.rate)
+        verdicts = judge(dataclasses.replace(measured, layout="zarr", runs=(fastest,)))
+        assert next(each.line for each in verdicts if each.code == "compressed").endswith(f"at best, {words}.")
 
 
 @quiet

@@ -254,6 +254,11 @@ def _rates(t: TransformRun) -> dict[str, float]:
 
 
 def _best(m: Measured) -> str:
-    count = m.best.settings.num_threads
-    threads = "the default number of threads" if count is None else f"{count} thread{'s' if count > 1 else ''}"
-    return f"{rate(m.best.rate)} at best, in {threads}"
+    best, where = m.best.settings, "in the default number of threads"
+    if best.residency == "device":
+        where = "from a copy on the device"
+    elif best.num_workers:
+        where = f"in {best.num_workers} worker processes"
+    elif best.num_threads:
+        where = f"in {best.num_threads} thread{'s' if best.num_threads > 1 else ''}"
+    return f"{rate(m.best.rate)} at best, {where}"
