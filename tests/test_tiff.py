@@ -385,12 +385,20 @@ def test_small_files_have_the_numbers_that_were_written(
     expected = 65535 - expected if photometric == "miniswhite" else expected
     image = (tmp_path / "x.tif").read_bytes() if as_bytes else tmp_path / "x.tif"
     if as_bytes and not is_for_pillow:
-        with pytest.raises(SourceError, match=r"Pillow|cannot identify"):
+        with pytest.raises(SourceError, match=r"which Pillow |that Pillow does not read"):
             open_picture(image, max_pixels=10**6, key="x").pixels()
     else:
         pixels = open_picture(image, max_pixels=10**6, key="x").pixels()
         np.testing.assert_array_equal(pixels.squeeze(), expected)
         assert pixels.dtype == dtype
+
+
+@pytest.mark.parametrize("bits", [10, 14])
+def test_numbers_of_other_bits_are_no_damage(tmp_path: Path, bits: int) -> None:
+    numbers = np.arange(72, dtype=np.uint16).reshape(8, 9)
+    tifffile.imwrite(tmp_path / "x.tif", numbers, bitspersample=bits, metadata=None)
+    with pytest.raises(SourceError, match=f"TIFF files with pixels of {bits} bits are not read by parts"):
+        open_picture(tmp_path / "x.tif", max_pixels=10**6, key="x")
 
 
 @pytest.mark.parametrize("channels", [2, 4])

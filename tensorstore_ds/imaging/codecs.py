@@ -268,7 +268,8 @@ def open_image(data: bytes | BinaryIO, *, max_pixels: int = MAX_PIXELS, key: str
         raise bad_image(key, "too-many-pixels", str(error)) from error
     except UnidentifiedImageError as error:
         if isinstance(data, bytes) and _MAGIC.match(data):
-            raise damaged(key, "this image's header is damaged", error) from error
+            message = "this image's header is damaged, or of a kind that Pillow does not read."
+            raise bad_image(key, "truncated-image", message) from error
         raise no_image(data, key) from error
     except Exception as error:
         raise damaged(key, "this image's header is damaged", error) from error

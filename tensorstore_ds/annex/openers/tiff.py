@@ -407,14 +407,14 @@ def open_tiff(file: BinaryIO, *, color: Color = "auto", key: str = "image") -> T
         fits_pillow = header.is_for_pillow and math.prod(header.size) <= MAX_PIXELS
         if header.is_for_pillow and not header.is_large:
             return None
-        if problem := header.problem():
-            raise bad_image(key, "truncated-image", f"this image's header is damaged: {problem}")
         if unsupported := header.unsupported():
             if header.is_for_pillow and fits_pillow:
                 return None
             message = f"TIFF files with {unsupported} are not read by parts."
             advice = "Write it with 8 or 16 bits, gray or RGB, and without compression or with deflate."
             raise SourceError(Problem(key, "unsupported-depth", message), advice)
+        if problem := header.problem():
+            raise bad_image(key, "truncated-image", f"this image's header is damaged: {problem}")
         if _tifffile() is None:
             if fits_pillow:
                 return None
