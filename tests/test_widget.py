@@ -54,6 +54,36 @@ def test_the_page_as_one_module(tmp_path: Path) -> None:
     assert shown == "function 1\n"
 
 
+def page_module(name: str, lines: str) -> str:
+    """Lines that use a module of the page, as a module."""
+    texts = {Path(path).stem: data.decode() for path, data in page_files().items() if path.endswith(".js")}
+    names = ", ".join(re.findall(r"^export (?:class|function) (\w+)", texts[name], re.MULTILINE))
+    return join_modules({**texts, "test": f'import {{ {names} }} from "./{name}.js";\n{lines}'}, "test")
+
+
+def test_items_without_a_class_or_number_come_last(tmp_path: Path) -> None:
+    order = "[false, true].map((isDown) => String(sorted(Uint32Array.from([0, 1, 2, 3]), facet, isDown)))"
+    for kind, none in (("class", "-1"), ("number", "NaN")):
+        values = f'Float64Array.from([1, {none}, 0, 2]), {{ names: ["a", "b", "c"] }}'
+        lines = f'const facet = new Facet("x", "{kind}", {values});\nconsole.log({order}.join(" "));'
+        assert run_module(page_module("filters", lines), tmp_path) == "2,0,3,1 3,0,2,1\n"
+
+
+def test_tags_that_cannot_be_read_are_not_replaced(tmp_path: Path) -> None:
+    lines = """
+    let [file, isDown] = [{ sha256: "d", tags: { old: { train: [1, 2] } } }, false];
+    const read = async () => { if (isDown) throw new Error("503"); return file; };
+    const tags = await new Tags("d", { read, write: async (content) => (file = content) }).load();
+    isDown = true;
+    await tags.set("new", "train", [3], true).catch((error) => console.log(error.message));
+    isDown = false;
+    await tags.set("new", "train", [4], true);
+    console.log(JSON.stringify(file.tags));
+    """
+    expected = 'the tags could not be read: 503\n{"old":{"train":[1,2]},"new":{"train":[4]}}\n'
+    assert run_module(page_module("tags", lines), tmp_path) == expected
+
+
 def test_equal_names_in_modules_stay_apart(tmp_path: Path) -> None:
     modules = {
         "a": "const KEPT = 1;\nexport function get() {\n  return KEPT;\n}\nexport class Box {}",

@@ -180,7 +180,8 @@ export function sorted(items, facet, isDown) {
   const keys = new Float64Array(items.length);
   for (let i = 0; i < items.length; i++) {
     const value = values[items[i]];
-    keys[i] = Number.isNaN(value) ? Infinity : (isDown ? -value : value) + 0; // -0 is 0
+    const isNone = facet.kind === "class" ? value < 0 : Number.isNaN(value);
+    keys[i] = isNone ? Infinity : (isDown ? -value : value) + 0; // -0 is 0
   }
   return rising(keys).map((i) => items[i]);
 }
