@@ -442,6 +442,17 @@ def test_numbers_are_short_and_exact(one: float, other: float) -> None:
     assert np.float32(short(start) + extent(start, stop)) == np.float32(stop)
 
 
+def test_texts_whose_name_webdataset_takes_for_the_class(tmp_path: Path) -> None:
+    class_folders(tmp_path / "src")
+    path = tsds.convert(tmp_path / "src", tmp_path / "a.tsds", workers=0).path
+    store = tsds.open(path)
+    texts = {name: [[f"{name} {row}"] for row in range(len(store[name]))] for name in store}
+    tsds.editing.add_fields(path, {"class": texts})
+    with pytest.raises(tsds.OptionError, match=r"found 'class'\. Export to parquet"):
+        tsds.export(path, tmp_path / "out", "webdataset")
+    assert not tsds.export(path, tmp_path / "out", "parquet").left_out
+
+
 def test_a_split_that_is_named_twice_or_alone(tmp_path: Path) -> None:
     class_folders(tmp_path / "src")
     tsds.convert(tmp_path / "src", tmp_path / "a.tsds", workers=0)

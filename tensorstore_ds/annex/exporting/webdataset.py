@@ -13,7 +13,9 @@ import numpy as np
 from tensorstore_ds.annex.exporting.base import Exporter
 from tensorstore_ds.annex.exporting.samples import ExportedSample, Names
 from tensorstore_ds.annex.sources.webdataset import NAMES_FILE
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField, TextField
+from tensorstore_ds.format.kinds.base import of_kind
 
 _NBYTES = 10**9
 
@@ -26,6 +28,12 @@ class WebDatasetExporter(Exporter):
 
     name: ClassVar[str] = "webdataset"
     takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField, TextField)
+
+    def check(self) -> None:
+        taken = {"class", "classes", *(self.objects.values if self.objects is not None else ())}
+        if wrong := sorted(taken & of_kind(self.store.manifest.fields, TextField).keys()):
+            message = f"expected texts whose name no other member of NAME.json has, found {wrong[0]!r}"
+            raise OptionError(f"{self.store.path}: {message}. Export to parquet.")
 
     def export_split(self, split: str) -> None:
         archive: tarfile.TarFile | None = None
