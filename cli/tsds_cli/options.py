@@ -479,20 +479,6 @@ def check_png(file: Path) -> None:
         raise Failure(f"{file}: {expected}. Choose another name.")
 
 
-def save_png(picture: Any, file: Path) -> None:
-    """Write or replace a PNG file; if it cannot be written, the one before stays."""
-    partial = file.with_name(f"{file.name}.partial")
-    try:
-        picture.save(partial, "PNG")
-        partial.replace(file)
-    except BaseException as error:
-        partial.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            found = f"expected to write it, found: {error.strerror or error}"
-            raise Failure(f"{file}: {found}. Make room or choose another folder.") from error
-        raise
-
-
 json_option = option("--json", "as_json", is_flag=True, group="General", help="Print JSON, for other programs to read.")
 sha256_option = option(
     "--sha256",

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tensorstore_ds.annex.exporting.export import export
+from tensorstore_ds.annex.pictures import save_png
 from tensorstore_ds.annex.pictures.contact_sheet import preview
 from tensorstore_ds.conversion.convert import convert
 from tensorstore_ds.conversion.options import ConvertOptions
@@ -105,7 +106,7 @@ def _show(out: Path, name: str, write: Callable[[Path], str], options: ConvertOp
     begun = time.perf_counter()
     split = open_store(store)["train"]
     count = 60 if name == "digits" else 12
-    preview(split, count=count).save(sheet, "PNG")
+    save_png(preview(split, count=count), sheet)
     yield Step(f"drew {count} of them", sheet, time.perf_counter() - begun)
 
 

@@ -12,6 +12,7 @@ import click
 import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tensorstore_ds.annex.checking import CheckFindings, CheckOptions, SuspectObject
+from tensorstore_ds.annex.pictures import save_png
 from tsds_cli import text
 from tsds_cli.messages import Failure, spelled
 from tsds_cli.options import (
@@ -22,7 +23,6 @@ from tsds_cli.options import (
     options_of,
     out_option,
     path,
-    save_png,
     store_argument,
     store_place,
 )

@@ -15,6 +15,7 @@ import click
 
 import tensorstore_ds as tsds
 from tensorstore_ds import words
+from tensorstore_ds.annex.pictures import save_png
 from tsds_cli import text
 from tsds_cli.messages import Failure
 from tsds_cli.options import (
@@ -24,7 +25,6 @@ from tsds_cli.options import (
     out_option,
     path,
     rows as row_numbers,
-    save_png,
     seed_option,
     server_options,
     store_argument,

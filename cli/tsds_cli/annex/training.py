@@ -12,6 +12,7 @@ import click
 
 import tensorstore_ds as tsds
 from tensorstore_ds import words
+from tensorstore_ds.annex.pictures import save_png
 from tensorstore_ds.annex.training import TrainOptions
 from tsds_cli import text
 from tsds_cli.annex.edit import made, tell_added
@@ -27,7 +28,6 @@ from tsds_cli.options import (
     out_option,
     path,
     path_argument,
-    save_png,
     seed_option,
     store_argument,
 )
