@@ -322,6 +322,9 @@ CASES = {
             ("metadata.jsonl", b'{"file_name": "a.png", "objects": {"bbox": 1}}', "list-line"),
         )
     },
+    "refused: a cell without the name of a split": lines(
+        "path,label,split\na.png,x,train\n\nb.png,x,\n", refused=("split-name", 'l.csv:4: "": expected a split')
+    ),
     "refused: no list": case({"a.md": "a.png 0\n"}, refused="unknown-format"),
     "refused: several lists": case({"a.txt": "a.png 0\n", "b.txt": "a.png 0\n"}, refused="ambiguous-format"),
     "refused: lists of other columns": case(

@@ -228,7 +228,12 @@ class ListSource(Source):
                 continue
             if place is not None:
                 if cells[place] not in names:
-                    names = split_names([*names, cells[place]])
+                    try:
+                        names = split_names([*names, cells[place]])
+                    except SourceError as error:
+                        problem = error.problems[0]
+                        at = replace(problem, where=f"{table.where}:{line}: {problem.where}")
+                        raise SourceError(at, error.advice) from error
                 split = names[cells[place]]
             rows.add(packed, split, table.where, line)
         self._notes += notes_of_renamed(names)
