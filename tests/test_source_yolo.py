@@ -193,6 +193,7 @@ LAYOUTS = {
             "names: [a]\npath: [a]\n", "nc: 1\nkpt_shape: 3\n", "nc: 1\nkpt_shape: [3, 4]\n",
             "nc: 1\nkpt_shape: [2, 2]\nflip_idx: [1, 1]\n", "names: *a\n",
             "names: !!python/object/apply:os.system [x, x]\n", "names: &a [*a]\n", "nc: 1\n? [a]\n: b\n",
+            "names: [a]\nnames: [b]\n", "names:\n  0: a\n  0: b\n",
         )
     },
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -106,12 +107,23 @@ def read_config(root: Path, where: str | None) -> Config:
     return Config(where, names, path, named, keypoints, dimensions, task, listed, notes, unread)
 
 
+class _Loader(yaml.BaseLoader):  # type: ignore[misc]
+    """Reads texts, lists and mappings. YAML's own loaders take the last of two equal keys."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        counts = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        if twice := [key for key, count in counts.items() if count > 1]:
+            raise yaml.constructor.ConstructorError(None, None, f"{twice[0]} twice", node.start_mark)
+        mapping: dict[Any, Any] = super().construct_mapping(node, deep)
+        return mapping
+
+
 def _load(path: Path, where: str) -> Mapping[str, Any]:
     """Mapping in a YAML file. Values are texts, lists and mappings only: ``no`` is a text."""
     data = read_file(path, where, _YAML_LIMIT)
     try:
         # All that YAML can do beyond that is in other loaders: types, merged mappings, objects of Python.
-        content = yaml.load(data.decode("utf-8-sig"), Loader=yaml.BaseLoader)  # noqa: S506
+        content = yaml.load(data.decode("utf-8-sig"), Loader=_Loader)  # noqa: S506
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, OverflowError, RecursionError) as error:
         text = " ".join(str(error).split())[:200]
         raise SourceError(Problem(where, "data-yaml", f"expected YAML in UTF-8, found: {text}."), _CORRECT) from error
