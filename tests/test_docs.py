@@ -64,8 +64,8 @@ def test_every_command_and_snippet_runs(page: str, sources: Path, tmp_path: Path
 @pytest.mark.drawn(6)
 @pytest.mark.skipif(sys.platform != "linux", reason="commands warm and evict")
 @pytest.mark.parametrize("name", [name for name in COMMANDS if "```console" in page_of(name).read_text("utf-8")])
-def test_the_page_of_a_command_shows_what_it_prints(name: str, sources: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(sources, tmp_path / "page")
+def test_the_page_of_a_command_shows_what_it_prints(name: str, sources: Path, disk_path: Path) -> None:
+    folder = shutil.copytree(sources, disk_path / "page")
     shown = [block.text for block in blocks(str(page_of(name).relative_to(ROOT))) if block.kind == "console"]
     printed = run_examples(page_of(name), folder)
     assert all(len(text.splitlines()) > text.count("$ ") for text in printed)

@@ -17,15 +17,15 @@ linux = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason=
 
 
 @linux
-def test_a_small_soak_keeps_the_bounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "figures.json"
-    given = ["--epochs", "20", "--readers", "2", "--drops", "5", "--json", str(file), "--scratch", str(tmp_path)]
+def test_a_small_soak_keeps_the_bounds(disk_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = disk_path / "figures.json"
+    given = ["--epochs", "20", "--readers", "2", "--drops", "5", "--json", str(file), "--scratch", str(disk_path)]
     assert soak.main(given) == 0, capsys.readouterr().out
     content = json.loads(file.read_text())
     assert {"cpu", "cores", "memory", "date"} <= content["machine"].keys()
     assert [figure["met"] for figure in content["figures"]] == [True] * 16
     assert re.fullmatch(r"[\d.]+ MB after 10, [\d.]+ MB after 20; \d+ s", content["figures"][0]["note"])
-    assert list(tmp_path.iterdir()) == [file]
+    assert list(disk_path.iterdir()) == [file]
 
 
 def test_a_bound_that_is_exceeded_is_a_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
