@@ -36,13 +36,6 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Temporary files of tests are in memory where it has room: 100,000 are made and removed there in half the time.
-_MEMORY, _ROOM = "/dev/shm", 8e9  # noqa: S108  # where pytest makes a folder of its own
-if Path(_MEMORY).is_mount() and psutil.virtual_memory().available > _ROOM:
-    _shared = os.statvfs(_MEMORY)
-    if _shared.f_bavail * _shared.f_frsize > _ROOM and not _shared.f_flag & os.ST_NOEXEC:
-        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", _MEMORY)
-
 # Here, before pytest-xdist starts its processes, so that all of them draw the same.
 if os.environ.get("TSDS_DRAW") == "some":
     os.environ["TSDS_DRAW"] = str(secrets.randbelow(10**6))
@@ -55,6 +48,15 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TSDS_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep temporary files of quick tests in memory where it has room: 100,000 go there in half the time."""
+    memory, room = Path("/dev/shm"), 8e9  # noqa: S108  # where pytest makes a folder of its own
+    if "not slow" in config.option.markexpr and memory.is_mount() and psutil.virtual_memory().available > room:
+        shared = os.statvfs(memory)
+        if shared.f_bavail * shared.f_frsize > room and not shared.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_report_header() -> str:
