@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-
-from PIL import Image
+from typing import TYPE_CHECKING
 
 from tensorstore_ds.durable import write_file
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 
 def save_png(picture: Image.Image, path: str | os.PathLike[str]) -> None:
