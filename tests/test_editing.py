@@ -388,7 +388,7 @@ def test_put_together(tmp_path: Path) -> None:
 
 
 def posed(path: Path, *names: str, images: Sequence[int] = range(3)) -> tsds.Store:
-    """A store whose keypoints have these names, of which `EARS` has the places in each image."""
+    """A store with keypoints of these names. `EARS` contains their places in each image."""
     rows = [
         {
             "image": np.full((9, 9, 3), i, np.uint8),

@@ -181,7 +181,7 @@ def test_what_a_conversion_refuses(tmp_path: Path, values: Json, message: str) -
 
 
 def test_runs_are_of_their_image(tmp_path: Path) -> None:
-    """Its size is not in the file: that of the runs is compared with the image."""
+    """The JSON gives no size of the image: the size of the runs is compared with the image itself."""
     content = data()
     content["annotations"].append({**content["annotations"][2], "id": 9, "image_id": 5})
     assert tsds.verify(converted(source_of(tmp_path / "right", content))[0].path) == []

@@ -403,7 +403,7 @@ def test_numbers_of_other_bits_are_no_damage(tmp_path: Path, bits: int) -> None:
 
 @pytest.mark.parametrize("channels", [2, 4])
 def test_alpha_is_kept_or_reported(tmp_path: Path, channels: int) -> None:
-    """As of small images, which Pillow decodes."""
+    """Alpha is reported as for small images, which Pillow decodes."""
     write(
         tmp_path / "s/a/x.tif",
         picture(channels),

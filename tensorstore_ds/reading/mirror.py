@@ -161,7 +161,7 @@ class Mirror(StoreFiles):
     def file_is_whole(self) -> None:
         """Download the little that remains once all data files are complete."""
         with kept_in(self.folder), contextlib.suppress(RemoteError):  # fetched when it is asked for
-            # Usually the next one is incomplete, too. All are looked at in the end: some may be lost by then.
+            # Usually the next one is incomplete as well. All are checked in the end, because some may be lost by then.
             self._complete, name = next(self._lost(self._complete), (0, ""))
             if not name and next(self._lost(), None) is None:
                 self._fetch_metadata()
