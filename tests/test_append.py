@@ -87,6 +87,21 @@ def test_a_store_of_the_encoding_smart_takes_no_more_images(tmp_path: Path) -> N
         tsds.append(tmp_path / "s.tsds", class_folders(tmp_path / "more"), workers=0)
 
 
+def test_samples_of_a_program(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (6, 5, 4, 3), np.uint8)
+    rows = [{"key": f"s{row}", "image": image, "label": "ab"[row % 2]} for row, image in enumerate(images)]
+    store, classes = tmp_path / "s.tsds", ["a", "b"]
+    tsds.convert(rows[:4], store, workers=0, classes=classes)
+    assert tsds.append(store, rows, workers=0, classes=classes).added.keys == ["s4", "s5"]
+    assert samples(tsds.open(store)) == {each["key"]: (each["image"].tobytes(), each["label"]) for each in rows}
+    rows[1] |= {"label": "a"}
+    assert tsds.update(store, {"train": rows}, workers=0, classes=classes).updated.keys == ["s1"]
+    assert samples(tsds.open(store))["s1"] == (images[1].tobytes(), "a")
+    with pytest.raises(OptionError, match="train: expected __len__ and __getitem__, found list_iterator. Pass a list"):
+        tsds.append(store, iter(rows), workers=0)  # type: ignore[arg-type]
+
+
 def test_objects_and_a_split_that_is_new(tmp_path: Path) -> None:
     convert(voc(tmp_path / "a", "x", "y"), tmp_path / "s.tsds")
     more = voc(tmp_path / "b", "z", boxes=(("dog", 1, 2, 8, 9), ("cat", 0, 0, 3, 3)))

@@ -29,12 +29,12 @@ from tensorstore_ds.annex.editing.rows import Piece
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
-from tensorstore_ds.conversion.convert import check_apart, convert_source
+from tensorstore_ds.conversion.convert import check_all_apart, convert_source
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.partial import Partial
-from tensorstore_ds.conversion.preparation import open_any
+from tensorstore_ds.conversion.preparation import AnySource, open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.durable import partial_of
@@ -98,7 +98,7 @@ class GrowthSummary(Summary):
 @takes_options(ConvertOptions, default=...)
 def append(
     store: str | os.PathLike[str],
-    source: str | os.PathLike[str],
+    source: AnySource,
     *,
     update: bool = False,
     compare: bool = True,
@@ -128,7 +128,7 @@ def append(
 
     Args:
         store: path of a store, a folder.
-        source: path of a folder or file, as in `convert`.
+        source: path of a folder or file, a sequence or a data frame, as in `convert`.
         update: whether to update samples with the same keys but different content from the source, as `update` does.
         compare: if False, samples whose keys are in the store are skipped whatever their content is. They are not
             converted, which takes less time.
@@ -152,13 +152,13 @@ def append(
     if update and not compare:
         raise OptionError("`update` compares the samples: leave out `compare`.")
     asked = progress or in_notebook(), keywords, restore_erased, dry_run
-    return _Growing(store, tidied(source), *asked, adds=True, updates=update, compares=compare).run()
+    return _Growing(store, source, *asked, adds=True, updates=update, compares=compare).run()
 
 
 @takes_options(ConvertOptions, default=...)
 def update(
     store: str | os.PathLike[str],
-    source: str | os.PathLike[str],
+    source: AnySource,
     *,
     restore_erased: bool = False,
     dry_run: bool = False,
@@ -183,7 +183,7 @@ def update(
 
     Args:
         store: path of a store, a folder.
-        source: path of a folder or file, as in `convert`.
+        source: path of a folder or file, a sequence or a data frame, as in `convert`.
         restore_erased: whether a sample may get an image that was erased with `erase` before.
         dry_run: if True, return what would be done, and do not change the store. The samples are converted
             nevertheless.
@@ -197,7 +197,7 @@ def update(
         OptionError, SourceError, FormatError, ConversionError: as in `append`.
     """
     asked = progress or in_notebook(), keywords, restore_erased, dry_run
-    return _Growing(store, tidied(source), *asked, adds=False, updates=True, compares=True).run()
+    return _Growing(store, source, *asked, adds=False, updates=True, compares=True).run()
 
 
 @dataclass
@@ -205,7 +205,7 @@ class _Growing:
     """One call of `append` or `update`."""
 
     store: str | os.PathLike[str]
-    source: Path
+    source: AnySource
     notify: OnProgress
     options: Mapping[str, Any]
     restores: bool
@@ -221,14 +221,15 @@ class _Growing:
     def run(self) -> GrowthSummary:
         """Do the work of `append` and `update`."""
         source = self.source
-        _check_order(tidied(self.store), source)
+        if isinstance(source, str | os.PathLike):
+            _check_order(tidied(self.store), tidied(source))
         command = "append" if self.adds else "update"
         with changing(self.store, f"{command} the samples") as opened, decompressing():
             path = opened.path
             if not self.dry_run:
                 opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.options)
-            check_apart(source, path)
+            check_all_apart(source, path)
             if first_of_kind(opened.manifest.fields, KeyField) is None:
                 raise OptionError(f"{path}: expected samples with keys, found none. Convert the source anew.")
             known = StoreKeys(opened)
