@@ -98,7 +98,7 @@ def test_samples_of_a_program(tmp_path: Path) -> None:
     rows[1] |= {"label": "a"}
     assert tsds.update(store, {"train": rows}, workers=0, classes=classes).updated.keys == ["s1"]
     assert samples(tsds.open(store))["s1"] == (images[1].tobytes(), "a")
-    with pytest.raises(OptionError, match="train: expected __len__ and __getitem__, found list_iterator. Pass a list"):
+    with pytest.raises(OptionError, match=r"train: expected __len__ and __getitem__, found list_iterator. Pass a list"):
         tsds.append(store, iter(rows), workers=0)  # type: ignore[arg-type]
 
 

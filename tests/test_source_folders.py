@@ -107,18 +107,29 @@ CASES = {
         ],
     ),
     "annotations beside a class": images(  # such as the folder of images of a VOC data set, which is no class
-        "JPEGImages/1.jpg", "Annotations/1.xml", classes=["JPEGImages"],
+        "JPEGImages/1.jpg", "Annotations/1.xml", fields=[],
+        notes=[Has("/Annotations may have the annotations: name their `format`"), Has("JPEGImages is not read as")],
+    ),
+    "folders around class folders, or all images, of a split": images(
+        "Final_Training/Images/00000/1.png", "Final_Training/Images/00001/1.png", "Final_Training/Images/empty/",
+        "Final_Test/Images/1.png", classes=["00000", "00001", "empty"], labels={"test": [-1], "training": [0, 1]},
         notes=[
-            "the classes are the names of folders: JPEGImages. Annotations beside them may have annotations, which are "
-            "not read. Name their `format` to read them."
+            "Final_Test/Images is not read as a class, because it is the only folder there.",
+            "the folders Final_Test, Final_Training are read as the splits test, training.",
         ],
+    ),
+    "images above and in folders of a folder with a plain name": images(
+        "images/1.png", "images/cat/2.png", classes=["images"], labels={"train": [0, 0]}
+    ),
+    "a list of a split beside class folders": images(
+        "train/n01/images/1.png", "train/n01/n01_boxes.txt", "train/n02/images/2.png", "train/n02/n02_boxes.txt",
+        "val/images/3.png", "val/val.txt", classes=["n01", "n02"], labels={"train": [0, 1], "val": [-1]},
     ),
     **{
         f"no notes: {', '.join(names)}": images(*names, notes=[])
         for names in (
-            ["cat/a.png"],
             ["cat/1.jpg", "labels/2.jpg", "notes/1.txt"],
-            ["train/cat/1.jpg", "test/cat/1.jpg"],
+            ["train/cat/1.jpg", "test/dog/1.jpg"],
             ["001/1.jpg", "002/1.jpg"],
             ["train/cat/images/1.jpg", "train/dog/images/2.jpg", "val/cat/1.jpg"],
             ["cat/2020/1.jpg", "cat/2021/2.jpg", "dog/train/3.jpg"],
@@ -130,8 +141,8 @@ CASES = {
     **{
         f"a note: {', '.join(names)}": images(*names, notes=[Has(said)])
         for said, names in {
-            "jpg. If jpg is no class, convert that folder alone": ["jpg/1.jpg", "labels.mat"],
-            "image_2. If image_2 is no class": ["training/image_2/1.png", "testing/image_2/2.png"],
+            "UTKFace. If UTKFace is no class, convert that folder alone": ["UTKFace/1.jpg", "labels.mat"],
+            "jpg, png. If jpg is no class": ["jpg/1.jpg", "png/2.jpg"],
             "cars_test, cars_train, query. If these are splits": [
                 "cars_train/1.jpg", "cars_test/1.jpg", "query/2.jpg"
             ],
@@ -143,7 +154,15 @@ CASES = {
             ],
         }.items()
     },
-    "that folder alone": images("jpg/1.jpg", "labels.mat", at="jpg", fields=[]),
+    "that folder alone": images("UTKFace/1.jpg", "labels.mat", at="UTKFace", fields=[]),
+    "a folder of all images": images(
+        "jpg/1.jpg", "labels.mat", fields=[],
+        notes=[Has("no labels: 1 images"), "jpg is not read as a class, because it is the only folder there."],
+    ),
+    "a folder of all images of each split": images(
+        "training/image_2/1.png", "testing/image_2/2.png", fields=[],
+        notes=[Has("no labels: 2 images"), Has("testing/image_2 is not read as a class")],
+    ),
     # refused
     **{
         f"refused: {', '.join(names)}": images(*names, refused=reason)

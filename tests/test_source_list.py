@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from labelling_files import Case, Found, Has, blank, case, check, found, refused, refusing, write
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.sources.base import Match, SourceOptions
 from tensorstore_ds.sources.list.source import ListSource
@@ -228,12 +229,25 @@ CASES = {
         {"l.csv": "id,breed\na,pug\nb,pug\nc,corgi\n", **blank("a.png", "a.jpg", "b.png")}, "l.csv",
         problems=[("l.csv:2", "ambiguous-image"), ("l.csv:4", "no-image")], said=[Has("a.jpg, a.png"), Has("l.csv:4")],
     ),
+    "lists with splits in their names, of images without suffixes": case(
+        {
+            "fair_label_train.csv": "id_code,level\na1,3\na2,4\n", "fair_label_val.csv": "id_code,level\nb1,4\n",
+            "test.csv": "id_code\nc1\n", "sampleSubmission.csv": "id_code,level\nc1,0\n",
+            **blank("train_images/a1.png", "train_images/a2.png", "train_images/b1.png", "test_images/c1.png"),
+        },
+        options={"label_from": "Level", "classes": tuple("01234")}, labels={"train": [3, 4], "val": [4], "test": [-1]},
+        notes=[Has("test.csv: no column of labels")], left_out=[("sampleSubmission.csv", "not-read")],
+    ),
+    "a column of labels beside one named so": lines(
+        "path,label,kind\na.png,pug,dog\n", options={"label_from": "kind"}, classes=["dog"],
+        left_out=[("l.csv: label", "not-read")],
+    ),
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])
         for text, advice in {
-            "path,breed,age\na.png,pug,3\n": "If one of breed, age is the label, name it label.",
-            "path,age\na.png,3\n": "If age is the label, name it label.",
+            "path,breed,age\na.png,pug,3\n": "If one of breed, age is the label, pass it as `label_from`.",
+            "path,age\na.png,3\n": "If age is the label, pass it as `label_from`.",
             "path\ncat/1.png\ndog/1.png\n": "The images are in 2 folders, such as cat: "
             "the `format` folders reads these as classes.",
             "path\na.png\n": "",
@@ -331,6 +345,12 @@ CASES = {
         {"train.csv": "path,x1,y1,x2,y2\na.png,0,0,1,1\n", "val.csv": "path\nb.png\n"}, refused="list-line"
     ),
 }  # fmt: skip
+
+
+def test_a_column_of_labels_that_no_list_has(tmp_path: Path) -> None:
+    expected = r"`label_from`: expected a column of l.csv, found 'ages': path, age are there. Did you mean age\?"
+    with pytest.raises(OptionError, match=expected):
+        scan(tmp_path / "l.csv", "path,age\na.png,3\n", label_from="ages")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -48,7 +48,7 @@ _TEXTS = {
     "license": "SPDX",
     "citation": "TEXT|@FILE",
     "key_prefix": "PREFIX",
-    "label_from": "REGEX",
+    "label_from": "COLUMN|REGEX",
     "via": "FORMAT",
     "split_by": "GROUP",
     "groups": "GROUP",

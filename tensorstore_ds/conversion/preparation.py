@@ -95,8 +95,8 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
         if isinstance(first, str | os.PathLike) and Path(first).is_dir():
             raise refusal("source", "a folder, or tsds.Sources(folder, ...) of several", "a list of folders")
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
-    if options.label_from is not None and opened.name != "folders":
-        expected = "expected a folder of images without annotations"
+    if options.label_from is not None and not opened.takes_label_from:
+        expected = "expected a folder of images without annotations, or a list"
         raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
     if options.multi_label and opened.name != "folders":
         message = f"expected class folders, found {opened.name}. Leave it out: lists can name several labels."

@@ -87,10 +87,11 @@ class SourceOptions:
         group="Source",
     )
     label_from: str | None = option(
-        "Regular expression that finds the label of each image of a folder in its path. The label is the group named "
-        "label, or else the first group, or else the whole match. An image without a match is a bad sample.",
+        "Where labels come from. For a list, the name of a column. For a folder, a regular expression that finds the "
+        "label of each image in its path: the group named label, or else the first group, or else the whole match. An "
+        "image without a match is a bad sample.",
         default=None,
-        shown="the name of its folder",
+        shown="a column such as label, or the folder of the image",
         group="Source",
     )
     boxes: BoxUnit = option(
@@ -211,6 +212,7 @@ class Source(Protocol):
     has_parts: bool = False
     #: Whether `contents` looks for files that the scan did not use. False if other sources are inside, which do so.
     is_audited: ClassVar[bool] = True
+    takes_label_from: ClassVar[bool] = False  #: whether it reads the option `label_from`
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at
@@ -300,9 +302,9 @@ def _note_of_names(path: Path) -> tuple[str, ...]:
     return (f"{names}. If they look wrong, unpack the archive with their encoding, and convert the folder.",)
 
 
-def no_column(source: Source, name: str, columns: Iterable[str] = ()) -> OptionError:
+def no_column(source: Source, name: str, columns: Iterable[str] = (), option: str = "split_by") -> OptionError:
     """Error for a column that the source does not have; it lists the columns that exist."""
     names = list(columns)
     found = f"the format {source.name} has none" if not names else f"{', '.join(names)[:200]} are there"
-    message = f"`split_by`: expected a column of {source.path.name}, found {name!r}: {found}."
+    message = f"`{option}`: expected a column of {source.path.name}, found {name!r}: {found}."
     return OptionError(message + meant(name, names))

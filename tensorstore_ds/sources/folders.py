@@ -29,12 +29,12 @@ from tensorstore_ds.sources.files import (
     no_images,
     walk_files,
 )
-from tensorstore_ds.sources.images import FOLDERS, note_of_folders
+from tensorstore_ds.sources.images import is_plain, note_of_folders
 from tensorstore_ds.sources.ledger import note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.mask_folders import note_of_masks
 from tensorstore_ds.sources.names import order_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names, split_word, words_of
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
@@ -47,9 +47,6 @@ _LONGEST = 1000  # characters of a regular expression
 #: Words in the names of folders that are read as splits, besides the split.
 _PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"}
 
-#: Names of folders, in lower case and letters alone, that seldom are classes.
-_NO_CLASSES = FOLDERS - {""} | {each[1:] for each in IMAGE_SUFFIXES} | {"frames", "photo", "photos", "pictures", "rgb"}
-
 _Names = tuple[str, ...]  # of the folders above an image, from the top
 
 
@@ -57,11 +54,13 @@ class FolderSource(Source):
     """A reference is an image's path; its class is the name of the folder at the level of classes."""
 
     name: ClassVar[str] = "folders"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_level", "_labels", "_unlabelled")
+    takes_label_from: ClassVar[bool] = True
+    scanned: ClassVar[tuple[str, ...] | None] = ("_level", "_around", "_labels", "_unlabelled")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
         super().__init__(path, options)
-        self._level = 0  # number of folders above the class folders
+        self._level = 0  # number of folders above the class folders: 1 with splits
+        self._around: frozenset[str] = frozenset()  # folders around all of a split that are no classes: train/images/
         self._labels: dict[str, int] = {}  # class name -> index; empty when there are no classes
         self._unlabelled: frozenset[str] = frozenset()  # split folders without class folders, where others have some
         self._pattern = None if options.label_from is None else compiled(options.label_from, "label_from")
@@ -87,14 +86,14 @@ class FolderSource(Source):
         tops = list(dict.fromkeys(names[0] for names in folders.values() if names))
         split_of, notes_of_splits = _splits(tops, folders.values())
         self._level = int(bool(split_of))
-        if self._level and all(names[:2] == (names[0], names[0]) for names in folders.values() if names):
-            self._level = 2  # seg_train/seg_train/sea
         if self._pattern is not None:
             contents = self._labelled_by_paths(self._pattern, images, split_of)
             return replace(contents, notes=notes_of_splits)
-        divided = {names[0] for names in folders.values() if len(names) > max(self._level, 1)}
-        self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         self._check_level(tops, folders.values())
+        self._around = self._found_around(folders.values())
+        folders = {folder: tuple(self._inside(folder).split("/")[:-1]) for folder in folders}
+        divided = {names[0] for names in folders.values() if len(names) > 1}
+        self._unlabelled = frozenset(tops).difference(divided) if self._level and divided else frozenset()
         labelled = any(len(names) > self._level for names in folders.values())
         if labelled:
             names = self._class_names(folders.values(), tops, others)
@@ -108,6 +107,8 @@ class FolderSource(Source):
             contents = self._with_several_labels(contents)
         elif labelled:
             notes += self._note_of_copies(images)
+        if around := sorted(each for each in self._around if len(set(each.split("/")[:-1])) > self._level):
+            notes += (f"{around[0][:-1]} is not read as a class, because it is the only folder there.",)
         notes += notes_of_splits + note_of_masks(islice(images, _LOOKED_AT), self._level)
         left_out = (*contents.left_out, *map(no_samples, self._empty_splits(tops)))
         return replace(contents, left_out=left_out, notes=(*notes, *_note_of_unknown(others, len(images))))
@@ -116,7 +117,7 @@ class FolderSource(Source):
         """Folders named as splits, next to splits, without images."""
         with os_errors(str(self.path)):
             beside = [name for name, is_folder in entries(self.path) if is_folder and name not in tops]
-        return sorted(name for name in beside if self._level and _split_word(name))
+        return sorted(name for name in beside if self._level and split_word(name))
 
     def _with_several_labels(self, contents: Contents) -> Contents:
         """Merge the copies of an image into one sample. Its reference lists all of them, the first one first."""
@@ -151,7 +152,7 @@ class FolderSource(Source):
 
     def _name(self, path: str) -> str:
         """Path of an image below its class folder."""
-        return path.split("/", self._level + 1)[-1]
+        return self._inside(path).split("/", self._level + 1)[-1]
 
     def _digest(self, path: str) -> bytes:
         try:
@@ -165,12 +166,12 @@ class FolderSource(Source):
             beside = sorted(name for name, is_folder in entries(self.path) if is_folder and name not in self._labels)
         classes = list(self._labels)
         unread = None if self._level else next((name for name in beside if name.lower() in _ANNOTATIONS), None)
-        are_plain = all(re.sub("[^a-z]", "", name.lower()) in _NO_CLASSES for name in classes)
+        are_plain = all(map(is_plain, classes)) or len(classes) == 1
         if unread is not None:
             more = f"{unread} beside them may have annotations, which are not read. Name their `format` to read them."
         elif are_plain:
             more = f"If {classes[0]} is no class, convert that folder alone, or move its images into the folder above."
-        elif len({_split_word(name) for name in classes} - {""}) > 1:
+        elif len({split_word(name) for name in classes} - {""}) > 1:
             more = "If these are splits, rename them to train, val or test."
         else:
             return ()
@@ -180,11 +181,14 @@ class FolderSource(Source):
     def _note_of_no_labels(self, count: int) -> str:
         """A note about a folder of only images, such as one next to its annotations."""
         note = f"no labels: {count:,} images without class folders or annotations."
-        above = self.path.parent
-        with os_errors(str(above)):
-            beside = sorted(name for name, is_folder in entries(above) if is_folder and name.lower() in _ANNOTATIONS)
-        if beside:
-            return f"{note} {above / beside[0]} may have the annotations: convert {above} for images and annotations."
+        for above, advice in ((self.path, "name their `format` to read them."), (self.path.parent, "")):
+            with os_errors(str(above)):
+                beside = sorted(
+                    each for each, is_folder in entries(above) if is_folder and each.lower() in _ANNOTATIONS
+                )
+            if beside:
+                advice = advice or f"convert {above} for images and annotations."
+                return f"{note} {above / beside[0]} may have the annotations: {advice}"
         advice = "For training, put the images of each class into a separate folder, or pass `label_from`."
         return f"{note} {advice}"
 
@@ -229,7 +233,7 @@ class FolderSource(Source):
         labels: dict[str, array[int]] = {}
         for folder, paths in groupby(images, _folder):
             names = folders[folder]
-            bare = len(names) == max(self._level, 1) and names[0] in self._unlabelled
+            bare = len(names) == 1 and names[0] in self._unlabelled
             if len(names) < depth and not bare:
                 level = "class" if self._labels else "split"
                 message = f"expected images inside the {level} folders, found one beside or above them. Move it away."
@@ -261,10 +265,30 @@ class FolderSource(Source):
     def _label(self, path: str) -> int | None:
         if self._pattern is not None:
             return self._labels[_found(self._pattern, path)]
-        names = path.split("/", self._level + 1)[:-1]
+        names = self._inside(path).split("/", self._level + 1)[:-1]
         if not self._labels:
             return None
         return self._labels[names[self._level]] if len(names) > self._level else UNLABELLED
+
+    def _found_around(self, folders: Iterable[_Names]) -> frozenset[str]:
+        """The one folder of each split, or of all images, that is named as no class is, or as its split is.
+
+        Its images are all in it, or all in class folders below.
+        """
+        below: dict[_Names, set[tuple[_Names, bool]]] = {}
+        for names in folders:
+            place = names[self._level : self._level + 1]
+            below.setdefault(names[: self._level], set()).add((place, len(names) > self._level + 1))
+        alone = ((above, next(iter(found))[0]) for above, found in below.items() if len(found) == 1)
+        return frozenset(
+            "/".join([*above, *name, ""]) for above, name in alone if name and (is_plain(name[0]) or name == above)
+        )
+
+    def _inside(self, path: str) -> str:
+        """A path without a folder around all of its split."""
+        parts = path.split("/", self._level + 1)
+        is_around = self._around and "/".join([*parts[:-1], ""]) in self._around
+        return "/".join([*parts[: self._level], parts[-1]]) if is_around else path
 
     def _check_level(self, tops: list[str], folders: Iterable[_Names]) -> None:
         """Raise for folders that would become wrong classes: splits next to other folders, or one folder around all."""
@@ -284,9 +308,9 @@ class FolderSource(Source):
     def _class_names(self, folders: Iterable[_Names], tops: list[str], others: list[str]) -> set[str]:
         """Folders at the level of classes that contain images, or are empty."""
         classes = {names[self._level] for names in folders if len(names) > self._level}
-        filled = {"/".join(other.split("/")[: self._level + 1]) for other in others}
-        for above in [f"{top}/" * self._level for top in tops] if self._level else [""]:
-            folder = self.path / above
+        filled = {"/".join(self._inside(other).split("/")[: self._level + 1]) for other in others}
+        for above in [f"{top}/" for top in tops] if self._level else [""]:
+            folder = self.path / next((around for around in self._around if around.startswith(above)), above)
             with os_errors(above or str(folder)):
                 below = [name for name, is_folder in entries(folder) if is_folder]
             shown = (name for name in below if name[0] != "." and name.lower() not in LITTER)
@@ -299,8 +323,8 @@ def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str
     if not tops or all(top.lower() in SPLIT_NAMES for top in tops):
         return split_names(tops), ()
     below = _below(folders)
-    words = {top: _split_word(top) for top in tops}
-    are_plain = all(_PLAIN.issuperset(_words(top)) for top in tops)
+    words = {top: split_word(top) for top in tops}
+    are_plain = all(_PLAIN.issuperset(words_of(top)) for top in tops)
     are_splits = are_plain or len(_alike(tops, below)) == len(tops)
     if are_splits and len(tops) > 1 and "" not in words.values() and len(set(words.values())) == len(tops):
         return words, (f"the folders {', '.join(tops)} are read as the splits {', '.join(words.values())}.",)
@@ -323,19 +347,10 @@ def _below(folders: Iterable[_Names]) -> dict[str, set[str]]:
 
 def _alike(tops: Iterable[str], below: Mapping[str, set[str]]) -> list[str]:
     """Top folders with a split in their names that share names of subfolders: the classes of splits."""
-    named = [top for top in tops if _split_word(top)]
-    if len({_split_word(top) for top in named}) < 2:
+    named = [top for top in tops if split_word(top)]
+    if len({split_word(top) for top in named}) < 2:
         return []
     return [top for top in named if any(below[top] & below[other] for other in named if other != top)]
-
-
-def _words(name: str) -> list[str]:
-    return re.findall("[a-z]+", re.sub("set(?![a-z])", " set", name.lower()))
-
-
-def _split_word(name: str) -> str:
-    """The word in a folder's name that means a split, such as ``train`` in train_set; empty without one."""
-    return next((word for word in _words(name) if word in SPLIT_NAMES), "")
 
 
 def _has_image(files: Iterable[str]) -> bool:
@@ -346,7 +361,7 @@ def _glance_doubled(root: Path) -> list[str]:
     """Files below the first folder that contains a folder of its own name, as unpacked archives do."""
     tops: list[str] = []
     with suppress(OSError):
-        tops = sorted(name for name, is_folder in entries(root) if is_folder and _split_word(name))
+        tops = sorted(name for name, is_folder in entries(root) if is_folder and split_word(name))
     doubled = next((root / top / top for top in tops if is_dir(root / top / top)), None)
     return [] if doubled is None else [file.lower() for file in glance(doubled)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,14 @@ FOLDERS = frozenset(
     {"", ".", "annotation", "annotations", "annots", "ann", "anns", "image", "images", "img", "imgs", "jpegimages"}
     | {"label", "labels", "xml", "xmls"}
 )
+
+#: Names of folders, in lower case and letters alone, that seldom are classes.
+_NO_CLASSES = FOLDERS - {""} | {each[1:] for each in IMAGE_SUFFIXES} | {"frames", "photo", "photos", "pictures", "rgb"}
+
+
+def is_plain(name: str) -> bool:
+    """Whether a folder's name tells what kind of files it has, such as ``image_2``."""
+    return re.sub("[^a-z]", "", name.lower()) in _NO_CLASSES
 
 
 class ImageIndex:

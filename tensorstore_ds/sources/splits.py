@@ -111,8 +111,17 @@ def word_split(name: str, files: int) -> str:
     >>> word_split("bedroom_train_lmdb", 2), word_split("photos", 2), word_split("photos", 1)
     ('train', 'photos', 'train')
     """
-    words = re.split(r"[^a-z]+", name.lower())
-    return next((word for word in words if word in SPLIT_NAMES), name if files > 1 else "train")
+    return split_word(name) or (name if files > 1 else "train")
+
+
+def split_word(name: str) -> str:
+    """The word in a name that means a split, such as ``train`` in train_set; empty without one."""
+    return next((word for word in words_of(name) if word in SPLIT_NAMES), "")
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name, in lower case: ``train`` and ``set`` of Trainset-2."""
+    return re.findall("[a-z]+", re.sub("set(?![a-z])", " set", name.lower()))
 
 
 def _before_number(file: str) -> str:

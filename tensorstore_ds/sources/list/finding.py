@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tensorstore_ds.regular_files import decode_text, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
-from tensorstore_ds.sources.images import stem_of
+from tensorstore_ds.sources.images import is_plain, stem_of
 from tensorstore_ds.sources.list.table import ID_NAMES, LIST_SUFFIXES, PATH_NAMES, column_name, is_header
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
@@ -28,7 +28,7 @@ def find_lists(root: Path, files: Sequence[str]) -> list[str]:
     A file named as a split, or as the list of a different split, is a list even if it is damaged.
     """
     stems = {stem_of(file) for file in files if file.lower().endswith(_SUFFIXES)}
-    own = [file for file in files if file.lower().endswith(tuple(LIST_SUFFIXES))]
+    own = [file for file in files if file.lower().endswith(tuple(LIST_SUFFIXES)) and not _is_example(file)]
     tops = [file for file in own if "/" not in file]
     if found := {file for file in tops if names_images(root / file, stems)}:
         named = {file for file in tops if _is_split(Path(file).stem)}
@@ -37,6 +37,10 @@ def find_lists(root: Path, files: Sequence[str]) -> list[str]:
         return sorted(found | {file for file in named if is_divided and Path(file).suffix in suffixes})
     below = [file for file in own if file.count("/") == 1 and file.partition("/")[0].lower() in SPLIT_NAMES]
     found = {file for file in below if names_images(root / file, stems)}
+    listed = {file.partition("/")[0] for file in found}
+    divided = {parts[0] for file in files if len(parts := file.split("/")) > 2 and not is_plain(parts[1])}
+    if any(top.lower() in SPLIT_NAMES for top in divided - listed):
+        return []  # another split has class folders
     names = {file.partition("/")[2] for file in found}
     return sorted(file for file in below if file.partition("/")[2] in names)
 
@@ -69,6 +73,11 @@ def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
     place = place if place >= 0 else next(names.index(name) for name in ID_NAMES if name in names)
     paths = [row[place].replace("\\", "/") for row in others if len(row) > place]
     return any(stem_of(f"{path}.") in stems or path.lower().endswith(_SUFFIXES) for path in paths)
+
+
+def _is_example(file: str) -> bool:
+    """Whether a file shows how predictions have to be submitted, as Kaggle's sample_submission.csv."""
+    return re.sub("[^a-z]", "", stem_of(file.rpartition("/")[2]).lower()) == "samplesubmission"
 
 
 def _is_split(stem: str) -> bool:

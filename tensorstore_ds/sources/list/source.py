@@ -49,7 +49,14 @@ from tensorstore_ds.sources.list.table import (
     unpack,
 )
 from tensorstore_ds.sources.names import flip_pairs, number_classes, order_classes
-from tensorstore_ds.sources.splits import SPLIT_NAMES, find_unions, notes_of_renamed, split_name, split_names
+from tensorstore_ds.sources.splits import (
+    SPLIT_NAMES,
+    find_unions,
+    notes_of_renamed,
+    split_name,
+    split_names,
+    split_word,
+)
 
 _FLAGS = {"1": 1, "0": 0, "?": NOT_KNOWN}
 #: A class index. pandas writes 1.0 where some rows of a column have none.
@@ -60,6 +67,7 @@ class ListSource(Source):
     """A reference is a row as `Columns.pack` makes it, or several as `join_rows` does: the workers need no list."""
 
     name: ClassVar[str] = "list"
+    takes_label_from: ClassVar[bool] = True
     scanned: ClassVar[tuple[str, ...] | None] = ("_columns", "_labels", "_divided", "_count", "_has_objects")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
@@ -192,14 +200,19 @@ class ListSource(Source):
         stems = [file.stem for file in files]
         if len(files) == 1:
             return {files[0]: split_name(stems[0]) if stems[0].lower() in SPLIT_NAMES else "train"}
-        if len(set(stems)) == len(stems) and all(stem.lower() in SPLIT_NAMES | UNION_NAMES for stem in stems):
+        if not all(stem.lower() in SPLIT_NAMES | UNION_NAMES for stem in stems):
+            stems = list(map(split_word, stems))  # labels_train, labels_val
+        if "" not in stems and len(set(stems)) == len(stems):
             return dict(zip(files, split_names(stems).values(), strict=True))
-        message = f"expected one list, or lists named train, val and test, found {', '.join(names or stems)}."
+        message = f"expected one list, or lists named train, val and test, found {', '.join(names)}."
         raise SourceError(Problem(str(self.path), "ambiguous-format", message), "Name one of them, or rename them.")
 
     def _agreed_columns(self, tables: list[Table]) -> list[Columns]:
         """Columns of each list; sets `_columns` to those of the first list with labels, if there is one."""
-        columns = settled(tables, [read_columns(table, self.options.keypoints) for table in tables])
+        label = self.options.label_from
+        columns = settled(tables, [read_columns(table, self.options.keypoints, label) for table in tables])
+        if label is not None and all(each.label is None for each in columns):
+            raise no_column(self, label, tables[0].header, "label_from")
         first = self._columns = next((each for each in columns if each.has_labels), columns[0])
         for table, each in zip(tables, columns, strict=True):
             if each.values != first.values or each.are_objects != first.are_objects:
@@ -245,7 +258,7 @@ class ListSource(Source):
         note = f"no labels: {self._names} has no column of them."
         if unread := list(dict.fromkeys(name for each in columns for name, _, _ in each.unread)):
             one = "one of " if len(unread) > 1 else ""
-            return f"{note} If {one}{', '.join(unread)[:200]} is the label, name it label."
+            return f"{note} If {one}{', '.join(unread)[:200]} is the label, pass it as `label_from`."
         folders = {path.rpartition("/")[0] for path in rows.paths()} - {""}
         if len(folders) > 1:
             found = f"{len(folders):,} folders, such as {min(folders)}"

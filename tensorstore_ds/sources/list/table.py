@@ -26,7 +26,7 @@ PATH_NAMES = frozenset(
     | {"img", "img_path", "img_name", "img_file", "image_index"}
 )
 #: Names of the column of the images where no column has one of `PATH_NAMES`.
-ID_NAMES = ("image_id", "imageid", "img_id", "id", "name")
+ID_NAMES = ("image_id", "imageid", "img_id", "id", "id_code", "isic_id", "name")
 LABEL_NAMES = frozenset(
     {"label", "labels", "class", "category", "target", "targets", "classes", "categories", "tag", "tags"}
     | {f"{what}{_}{of}" for what in ("label", "class", "category") for of in ("name", "id") for _ in ("_", "")}
@@ -141,7 +141,8 @@ def open_table(file: Path, where: str) -> Table:
 def is_header(cells: Iterable[str]) -> bool:
     """Whether cells are a header, with a column of images."""
     names = set(map(column_name, cells))
-    return not names.isdisjoint(PATH_NAMES) or (len(names) > 1 and not names.isdisjoint(ID_NAMES))
+    may_be = ID_NAMES if len(names) > 1 else set(ID_NAMES) - {"id", "name"}  # which may be names of images
+    return not names.isdisjoint(PATH_NAMES) or not names.isdisjoint(may_be)
 
 
 def _separator(first: str, suffix: str) -> str:
@@ -342,8 +343,8 @@ def clean_path(text: str) -> str:
     return "/".join(parts)
 
 
-def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
-    """Columns from the header of a list; without one, a path and perhaps a label."""
+def read_columns(table: Table, keypoints: Keypoints | None, label: str | None = None) -> Columns:
+    """Columns from the header of a list; without one, a path and perhaps a label. `label` names a column."""
     if not table.header:
         return Columns(table.width, 0, 1 if table.width == 2 else None)
     names = [column_name(cell) for cell in table.header]
@@ -355,11 +356,12 @@ def read_columns(table: Table, keypoints: Keypoints | None) -> Columns:
     points, notes = _keypoints(table, others, keypoints)
     texts = tuple((names[i], i) for i in others if names[i] in TEXT_NAMES and names.count(names[i]) == 1)
     are_objects = any(name.startswith(_OF_OBJECTS) for name in names)
-    category = [i for i, name in enumerate(names) if name.removeprefix(_OF_OBJECTS) in LABEL_NAMES and "." in name]
+    labels = LABEL_NAMES if label is None else frozenset({column_name(label)})
+    category = [i for i, name in enumerate(names) if name.removeprefix(_OF_OBJECTS) in labels and "." in name]
     columns = Columns(
         len(names),
         path,
-        next(iter(category), None) if are_objects else _one(table, names, LABEL_NAMES),
+        next(iter(category), None) if are_objects else _one(table, names, labels),
         _one(table, names, SPLIT_COLUMN_NAMES),
         box,
         form,
