@@ -110,7 +110,7 @@ class Archive:
         descriptor = os.open(self.data, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
         try:
             status = os.fstat(descriptor)
-            if _identity(status if self.data == self.path else self.path.stat()) != self.identity:
+            if identity_of(status if self.data == self.path else self.path.stat()) != self.identity:
                 message = "expected the archive as it was listed, found it changed. Do not change it meanwhile."
                 raise SourceError(Problem(str(self.path), "archive", message))
             if self.is_zip:
@@ -142,13 +142,13 @@ def split(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
         except OSError:
             return None
         if stat.S_ISREG(status.st_mode):
-            return _archive(text[:end], _identity(status)), _normal(text[end + 1 :])
+            return _archive(text[:end], identity_of(status)), _normal(text[end + 1 :])
     return None
 
 
 def plain(path: Path) -> Path:
     """A file, or the decompressed copy of a tar archive; raises `SourceError` or `ConversionError`."""
-    return _decompressed(path, _identity(path.stat())) if _module(path) else path
+    return _decompressed(path, identity_of(path.stat())) if _module(path) else path
 
 
 def _normal(name: str) -> str:
@@ -336,7 +336,8 @@ def read_at(descriptor: int, nbytes: int, offset: int) -> bytes:
     return os.read(descriptor, nbytes)
 
 
-def _identity(status: os.stat_result) -> Identity:
+def identity_of(status: os.stat_result) -> Identity:
+    """Values that differ between a file and its replacement."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

@@ -219,12 +219,12 @@ def tidied(path: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
-def os_errors(where: str, advice: str = "") -> Iterator[None]:
+def os_errors(where: str) -> Iterator[None]:
     """Turn errors of the system about `where` into `SourceError`, or raise as `check_machine`."""
     try:
         yield
     except OSError as error:
-        raise SourceError(unreadable(where, error), advice) from error
+        raise SourceError(unreadable(where, error)) from error
 
 
 def unreadable(where: str, error: OSError) -> Problem:

@@ -131,13 +131,13 @@ def betas(keys: Bits, alpha: float) -> NDArray[np.float64]:
     return share
 
 
-def _log_gammas(keys: Bits, alpha: float, attempts: int = 16) -> NDArray[np.float64]:
+def _log_gammas(keys: Bits, alpha: float) -> NDArray[np.float64]:
     """(B,) logarithms of gamma variables.
 
     Marsaglia and Tsang, A Simple Method for Generating Gamma Variables, 2000: a draw is accepted in more than 19 of 20
     cases, so that 16 are enough. Normal numbers by Box and Muller, 1958.
     """
-    shape = alpha if alpha >= 1 else alpha + 1
+    attempts, shape = 16, alpha if alpha >= 1 else alpha + 1
     d = shape - 1 / 3
     drawn = 1 - uniforms(keys, 3 * attempts + 1)  # in (0, 1]
     radius, angle, share = drawn[:, :-1].reshape(-1, 3, attempts).swapaxes(0, 1)

@@ -424,9 +424,9 @@ def path(value: str | Path) -> Path:
 # --- arguments and options that several commands share ------------------------------------------------------------
 
 
-def path_argument(name: str, metavar: str | None = None, *, required: bool = True) -> Callable[[F], F]:
+def path_argument(name: str, metavar: str | None = None) -> Callable[[F], F]:
     """A path that the library checks, so that the command and Python share one message."""
-    return click.argument(name, type=path, metavar=metavar or name.upper(), required=required)
+    return click.argument(name, type=path, metavar=metavar or name.upper())
 
 
 def store_argument(name: str = "store", metavar: str | None = None) -> Callable[[F], F]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.conversion.crops import SOURCE_BOX, OpenImage, PartSource
 from tensorstore_ds.conversion.encode import mask_of_image
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.plan import key_hashes
 from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import MaskField, ObjectsField
@@ -106,13 +106,9 @@ class TileSource(PartSource):
 
     def _is_chosen(self, image: OpenImage, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which tiles have an object, or belong to the kept share of empty tiles."""
-        key, seed = image.sample.key, self._options.seed
-        salt = seed.to_bytes(16, "little", signed=True)
-        digests = (
-            hashlib.blake2b(f"{key}#{y},{x}".encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
-            for y, x in corners.tolist()
-        )
-        chosen = np.frombuffer(b"".join(digests), "<u8") / 2.0**64 < self._cut.empty
+        key = image.sample.key
+        keys = (f"{key}#{y},{x}".encode("utf-8", "surrogateescape") for y, x in corners.tolist())
+        chosen = key_hashes(keys, self._options.seed) / 2.0**64 < self._cut.empty
         boxes = np.asarray((image.objects or {}).get("boxes", np.empty((0, 4))), np.float64)
         boxes = boxes[box_faults(boxes, image.size) == ""]
         if not len(boxes):

@@ -21,8 +21,8 @@ from typing import IO, Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from tensorstore_ds.archives import Identity, identity_of
 from tensorstore_ds.errors import Problem, ResourceError
-from tensorstore_ds.reading.store_files import Identity, identity_of
 
 _MAP_FIXED = 0x10  # of Linux and macOS
 #: Bytes that the system is asked to read with one call. Linux reads no more than the disk's own limit, which is seldom

@@ -15,9 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from tensorstore_ds.archives import Identity, identity_of
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.machine import check_resource
-from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, Identity, StoreFiles, identity_of
+from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, StoreFiles
 
 #: The bytes of each member begin at a multiple of this.
 ALIGNMENT = 4096

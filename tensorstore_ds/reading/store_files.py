@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from tensorstore_ds import words
+from tensorstore_ds.archives import Identity, identity_of
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File, Manifest, Shard, shard_path
@@ -29,8 +30,6 @@ _MAY_READ = "Check who may read"
 AGAIN = "Open it again."
 #: Refuse a root ``zarr.json`` larger than this before reading it.
 MANIFEST_MAX_NBYTES = 64 * 1024**2
-
-Identity = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,11 +243,6 @@ def read_slice(file: IO[bytes], part: slice) -> bytes:
     start, stop, _ = part.indices(size_of(file))
     file.seek(start)
     return file.read(max(0, stop - start))
-
-
-def identity_of(status: os.stat_result) -> Identity:
-    """Values that differ between a file and its replacement."""
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_file(root: Path, name: str) -> IO[bytes]:

@@ -12,7 +12,6 @@ from xml.etree.ElementTree import Element
 from msgspec.structs import replace
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import is_file
 from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, ellipse_box, hull
 from tensorstore_ds.sources.base import FLAGS, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
@@ -23,9 +22,8 @@ from tensorstore_ds.sources.splits import notes_of_renamed, split_names
 from tensorstore_ds.sources.xml import (
     ABSENT,
     Place,
-    file_root,
     flag,
-    folder_roots,
+    has_root,
     iterate_elements,
     keypoints_of,
     number,
@@ -79,9 +77,7 @@ class CvatSource(AnnotatedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is an XML file whose root is ``annotations``, or a folder with such files."""
-        if is_file(path):
-            return file_root(path) == "annotations"
-        return any("annotations" in roots for roots in folder_roots(path))
+        return has_root(path, {"annotations"})
 
     def scan(self) -> Contents:
         """Read every XML file."""

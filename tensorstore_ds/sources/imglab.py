@@ -26,9 +26,8 @@ from tensorstore_ds.sources.paths import inside
 from tensorstore_ds.sources.splits import find_unions, split_name, split_names
 from tensorstore_ds.sources.xml import (
     Place,
-    file_root,
     flag,
-    folder_roots,
+    has_root,
     iterate_elements,
     keypoints_of,
     number,
@@ -81,9 +80,7 @@ class ImglabSource(AnnotatedSource):
     @classmethod
     def detect(cls, path: Path) -> bool:
         """Whether it is an XML file whose root is ``dataset`` or ``images``, or a folder with such files."""
-        if is_file(path):
-            return file_root(path) in _ROOTS
-        return not all(_ROOTS.isdisjoint(roots) for roots in folder_roots(path))
+        return has_root(path, _ROOTS)
 
     def scan(self) -> Contents:
         """Read every XML file."""

@@ -20,7 +20,7 @@ from xml.etree.ElementTree import Element, TreeBuilder
 from xml.parsers import expat
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import encoding_of, open_file, os_errors, read_head
+from tensorstore_ds.regular_files import encoding_of, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.ledger import Ledger
@@ -300,7 +300,13 @@ def shown(text: str | None) -> str:
 # --- what a file seems to be --------------------------------------------------------------------------------------
 
 
-def folder_roots(path: Path) -> list[set[str]]:
+def has_root(path: Path, roots: Collection[str]) -> bool:
+    """Whether `file_root` detects one of these roots in a file, or in some files below a folder."""
+    found = [{file_root(path)}] if is_file(path) else folder_roots(path)
+    return any(not each.isdisjoint(roots) for each in found)
+
+
+def folder_roots(path: Path) -> list[set[str | None]]:
     """For some folders below, the set of roots that `file_root` detects in some of their XML files."""
     folders: dict[str, list[str]] = {}
     for name in sorted(name for name in glance(path) if name.lower().endswith(".xml")):

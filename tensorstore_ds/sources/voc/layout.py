@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.packed_strings import place_of
 from tensorstore_ds.regular_files import TEXT_LIMIT, decode_text, entries, is_dir, is_file, os_errors, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.images import FOLDERS
@@ -201,11 +201,9 @@ class _Ids:
     def _row(self, line: str) -> int:
         line = _id(line)
         names = dict.fromkeys((line, _without_suffix(line)))
-        for path in (f"{self._folder}{name}.{xml}" for name in names for xml in ("xml", "XML")):
-            i = bisect_left(self._xmls, path)
-            if i < len(self._xmls) and self._xmls[i] == path:
-                return i
-        return self._by_end(line)
+        paths = (f"{self._folder}{name}.{xml}" for name in names for xml in ("xml", "XML"))
+        found = next((row for path in paths if (row := place_of(self._xmls, path)) >= 0), -1)
+        return found if found >= 0 else self._by_end(line)
 
     def _by_end(self, line: str) -> int:
         """The single XML file whose path ends with the line, or vice versa, ignoring the names in `FOLDERS`."""
