@@ -121,34 +121,6 @@ def uniforms(keys: Bits, count: int) -> NDArray[np.float64]:
     return (bits.astype(np.float64) * 2.0**-53).T  # each of them in one piece, which is quicker to compute with
 
 
-def betas(keys: Bits, alpha: float) -> NDArray[np.float64]:
-    """(B,) numbers in [0, 1] with the distribution Beta(alpha, alpha), from keys (B,) of `fold`.
-
-    x / (x + y) of two gamma variables, computed from their logarithms, because a small `alpha` makes them underflow.
-    """
-    x, y = (_log_gammas(fold(keys, side), alpha) for side in (1, 2))
-    share: NDArray[np.float64] = 1 / (1 + np.exp((y - x).clip(-700, 700)))
-    return share
-
-
-def _log_gammas(keys: Bits, alpha: float) -> NDArray[np.float64]:
-    """(B,) logarithms of gamma variables.
-
-    Marsaglia and Tsang, A Simple Method for Generating Gamma Variables, 2000: a draw is accepted in more than 19 of 20
-    cases, so that 16 are enough. Normal numbers by Box and Muller, 1958.
-    """
-    attempts, shape = 16, alpha if alpha >= 1 else alpha + 1
-    d = shape - 1 / 3
-    drawn = 1 - uniforms(keys, 3 * attempts + 1)  # in (0, 1]
-    radius, angle, share = drawn[:, :-1].reshape(-1, 3, attempts).swapaxes(0, 1)
-    normal = np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
-    v = (1 + normal / np.sqrt(9 * d)) ** 3
-    log_v = np.log(np.maximum(v, np.finfo(float).tiny))
-    accepted = (v > 0) & (np.log(share) < normal**2 / 2 + d - d * v + d * log_v)
-    found: NDArray[np.float64] = np.log(d) + np.take_along_axis(log_v, accepted.argmax(1)[:, None], 1)[:, 0]
-    return found if alpha >= 1 else found + np.log(drawn[:, -1]) / alpha
-
-
 def splitmix64(state: Bits) -> Bits:
     """The output function of SplitMix64 (Steele, Lea and Flood, OOPSLA 2014; constants: Stafford's variant 13).
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import tensorstore_ds as tsds
-from tensorstore_ds import keywords
+from tensorstore_ds.annex import keywords
 from tensorstore_ds.conversion import keywords as conversion
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import Option, declarations, flags

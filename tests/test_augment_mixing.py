@@ -12,11 +12,12 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
-from tensorstore_ds.annex.augment.mixing import CutMix, Mixup
+from tensorstore_ds.annex.augment.mixing import CutMix, Mixup, betas
 from tensorstore_ds.annex.augment.mosaic import Mosaic
 from tensorstore_ds.loading.augment.base import BatchTransform
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.collate import PackedObjects, pack_objects
+from tensorstore_ds.seeding import fold
 
 LABELS = torch.tensor([0, 2, 1, 2, 0, 1])
 EVERY: list[BatchTransform] = [Mixup(num_classes=3), CutMix(num_classes=3), Mosaic(num_classes=3)]
@@ -316,3 +317,21 @@ def test_a_gpu_gives_the_same_and_is_not_waited_for(transform: BatchTransform) -
         torch.cuda.set_sync_debug_mode("default")
     torch.testing.assert_close(found["image"].cpu(), expected["image"], rtol=0, atol=1)
     torch.testing.assert_close(found["label"].cpu(), expected["label"])
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.5, 32.0])
+def test_betas_are_distributed_as_beta(alpha: float) -> None:
+    found = betas(fold(7, np.arange(20_000, dtype=np.uint64)), alpha)
+    assert found.min() >= 0 and found.max() <= 1 and np.isfinite(found).all()
+    # Mean, variance and fourth moment of Beta(alpha, alpha), from the moments' recurrence.
+    moments = np.cumprod([(alpha + k) / (2 * alpha + k) for k in range(4)])
+    for power, expected in enumerate(moments, 1):
+        error = np.sqrt((found ** (2 * power)).mean() / len(found))
+        assert abs((found**power).mean() - expected) < 4 * error
+    if alpha == 1.0:  # uniform
+        counts = np.histogram(found, 20, (0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9  # chi-square, the 0.1 % point of 19 degrees of freedom
+    if alpha == 0.5:  # arcsine
+        counts = np.histogram(np.arcsin(np.sqrt(found)) * 2 / np.pi, 20, (0, 1))[0]
+        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9
+    assert np.array_equal(found[5:9], betas(fold(7, np.arange(5, 9, dtype=np.uint64)), alpha))

@@ -17,13 +17,13 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from torchvision.ops import box_iou
 
 import tensorstore_ds as tsds
+from tensorstore_ds.annex.checking.boxes import box_ious
 from tensorstore_ds.annex.training.detector import detector, letterboxed_back
 from tensorstore_ds.annex.training.models import model_options
 from tensorstore_ds.annex.training.options import DETECTORS, DetectorOptions, TrainOptions
 from tensorstore_ds.annex.training.tasks import Classification, Detection
 from tensorstore_ds.annex.training.weights import load_weights
 from tensorstore_ds.errors import OptionError, TsdsError
-from tensorstore_ds.imaging.boxes import box_ious
 from training_stores import one_line
 
 BUILDERS = {"ssdlite": ssdlite320_mobilenet_v3_large, "fasterrcnn_mobilenet": fasterrcnn_mobilenet_v3_large_320_fpn}

@@ -23,7 +23,7 @@ from stores import files_of
 from tensorstore_ds.annex.editing import in_place
 from tensorstore_ds.annex.editing.mentions import Mentions, problems_of
 from tensorstore_ds.annex.editing.rows import ShardRows
-from tensorstore_ds.conversion.skipped import skipped_in
+from tensorstore_ds.annex.editing.skipped import skipped_in
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.statistics import ImageSums

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tensorstore_ds import native
-from tensorstore_ds.seeding import IndexShuffle, betas, fold, generator, shuffled, splitmix64, torch_seeds, uniforms
+from tensorstore_ds.seeding import IndexShuffle, fold, generator, shuffled, splitmix64, torch_seeds, uniforms
 
 
 def test_splitmix64_is_the_published_one() -> None:
@@ -87,24 +87,6 @@ def test_the_kernel_shuffles_no_other_buffers() -> None:
     huge = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (2**32 + 1,))  # never touched: it is too long
     with pytest.raises(ValueError, match="shuffle: expected"):
         native.core.shuffle(huge, 1, 2, 3, 5)
-
-
-@pytest.mark.parametrize("alpha", [0.05, 0.2, 0.5, 1.0, 2.5, 32.0])
-def test_betas_are_distributed_as_beta(alpha: float) -> None:
-    found = betas(fold(7, np.arange(20_000, dtype=np.uint64)), alpha)
-    assert found.min() >= 0 and found.max() <= 1 and np.isfinite(found).all()
-    # Mean, variance and fourth moment of Beta(alpha, alpha), from the moments' recurrence.
-    moments = np.cumprod([(alpha + k) / (2 * alpha + k) for k in range(4)])
-    for power, expected in enumerate(moments, 1):
-        error = np.sqrt((found ** (2 * power)).mean() / len(found))
-        assert abs((found**power).mean() - expected) < 4 * error
-    if alpha == 1.0:  # uniform
-        counts = np.histogram(found, 20, (0, 1))[0]
-        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9  # chi-square, the 0.1 % point of 19 degrees of freedom
-    if alpha == 0.5:  # arcsine
-        counts = np.histogram(np.arcsin(np.sqrt(found)) * 2 / np.pi, 20, (0, 1))[0]
-        assert ((counts - 1000) ** 2 / 1000).sum() < 43.9
-    assert np.array_equal(found[5:9], betas(fold(7, np.arange(5, 9, dtype=np.uint64)), alpha))
 
 
 @pytest.mark.parametrize("sizes", [range(1, 300), [65_535, 65_536, 65_537, 999_983, 1_281_167]])

@@ -17,11 +17,12 @@ import pytest
 import tensorstore_ds as tsds
 from labelling_files import Case, Has, blank, case, check, converted, found, refused, stored, write
 from stores import png_bytes
+from tensorstore_ds.annex.sources import json_files
 from tensorstore_ds.annex.sources.coco import files as coco_files, source as coco_source
 from tensorstore_ds.annex.sources.coco.files import Kind, kind_of
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.imaging.outlines import dump_counts
-from tensorstore_ds.sources import json_files, open_source
+from tensorstore_ds.sources import open_source
 from tensorstore_ds.sources.base import SourceOptions
 
 Json = dict[str, Any]

@@ -30,9 +30,10 @@ from mask_sources import write_folders, write_voc
 from mds_files import image_bytes, write_mds
 from stores import contents, interrupted, png_bytes
 from tensorstore_ds import packed_strings
+from tensorstore_ds.annex.sources import json_files
 from tensorstore_ds.annex.sources.coco import source as coco
 from tensorstore_ds.errors import TsdsError
-from tensorstore_ds.sources import FORMATS, json_files, open_source, recognized
+from tensorstore_ds.sources import FORMATS, open_source, recognized
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, SourceOptions
 from test_source_idx import IMAGES, LABELS
 from test_source_perturbed import SOURCES, samples

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 import labelling_files
 from labelling_files import IDX_CODES, Found, found, idx, refused
+from tensorstore_ds.annex.sources import scratch
 from tensorstore_ds.annex.sources.arrays.idx import IdxSource
 from tensorstore_ds.errors import ConversionError
-from tensorstore_ds.sources import scratch
 from tensorstore_ds.sources.base import SourceOptions
 
 IMAGES = np.arange(5 * 3 * 4, dtype=np.uint8).reshape(5, 3, 4)

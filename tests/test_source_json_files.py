@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tensorstore_ds.sources import json_files
+from tensorstore_ds.annex.sources import json_files
+from tensorstore_ds.annex.sources.json_files import JsonPieces
 from tensorstore_ds.sources.forms import FormError
-from tensorstore_ds.sources.json_files import JsonPieces
 
 #: Elements with what may be taken for the end of one: objects in lists, in texts, and beside texts that end with \.
 ELEMENTS: list[Any] = [

@@ -38,7 +38,6 @@ from tensorstore_ds.conversion.plan import ShardName
 from tensorstore_ds.conversion.preparation import check_fits_disk
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, notes_of_store
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, check_in_file
-from tensorstore_ds.conversion.skipped import skipped_lines
 from tensorstore_ds.conversion.values import ObjectCrops
 from tensorstore_ds.durable import partial_of, sync
 from tensorstore_ds.errors import (
@@ -487,3 +486,9 @@ def one_line_for_failures(out: Path, *, is_unchanged: Callable[[], bool] | None 
         where = name if os.path.dirname(name) else f"{out}: {name}" if name else out  # noqa: PTH120
         advice = f" {go_on('check the disk')}" if error.errno in (errno.EIO, errno.ESTALE) else ""
         raise ConversionError(f"{where}: {error.strerror or error}.{advice}") from error
+
+
+def skipped_lines(problems: Iterable[Problem]) -> bytes:
+    """Problems as lines of the file."""
+    lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
+    return "".join(lines).encode("utf-8", "backslashreplace")

@@ -24,8 +24,8 @@ from tensorstore_ds.imaging.objects import in_pixels
 from tensorstore_ds.imaging.oriented import as_corners
 from tensorstore_ds.imaging.picture import PathInErrors, open_picture, read_header
 from tensorstore_ds.imaging.placement import box_faults, clip
+from tensorstore_ds.sources.around import AroundSource
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
-from tensorstore_ds.sources.chosen import AroundSource
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.forms import noted
 

@@ -52,8 +52,8 @@ from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.mapping import note_of_maps
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources import open_source
+from tensorstore_ds.sources.around import FractionSource
 from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
-from tensorstore_ds.sources.chosen import FractionSource
 from tensorstore_ds.sources.joined import JoinedSource, Sources
 from tensorstore_ds.sources.ledger import UNUSED
 from tensorstore_ds.sources.list.frames import FrameSource, has_frames

@@ -33,3 +33,10 @@ def placed(where: str, advice: str = "", *, prefix: str = "", reason: str = "ann
     except FormError as error:
         message = f"{prefix}{error}. {advice}".rstrip()
         raise SourceError(Problem(where, error.reason or reason, message)) from error
+
+
+def kind(value: object) -> str:
+    """Type of a value for an error message."""
+    if isinstance(value, str):
+        return repr(value[:40])
+    return "none" if value is None else str(value)[:40] if isinstance(value, int | float) else type(value).__name__

@@ -14,18 +14,9 @@ from tensorstore_ds import words
 from tensorstore_ds.annex.checking import CheckFindings, CheckOptions, SuspectObject
 from tensorstore_ds.annex.pictures import save_png
 from tsds_cli import text
+from tsds_cli.annex.options import check_png, out_option
 from tsds_cli.messages import Failure, spelled
-from tsds_cli.options import (
-    Command,
-    check_png,
-    json_option,
-    option,
-    options_of,
-    out_option,
-    path,
-    store_argument,
-    store_place,
-)
+from tsds_cli.options import Command, json_option, option, options_of, path, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
 _NAMED = 5  # findings of a kind that are printed; --json prints all

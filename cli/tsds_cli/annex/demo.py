@@ -10,8 +10,9 @@ import click
 
 from tensorstore_ds import words
 from tsds_cli import text
+from tsds_cli.annex.options import out_option
 from tsds_cli.messages import Failure
-from tsds_cli.options import option, out_option
+from tsds_cli.options import option
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from tensorstore_ds import ConvertOptions, words
 from tensorstore_ds.conversion import RepackOptions
 from tensorstore_ds.errors import OptionError
 from tsds_cli import text
+from tsds_cli.annex.options import seed_option
 from tsds_cli.messages import interrupted
 from tsds_cli.options import (
     READERS,
@@ -29,7 +30,6 @@ from tsds_cli.options import (
     options_of,
     path,
     path_argument,
-    seed_option,
     sha256_option,
     splits_option,
     store_argument,

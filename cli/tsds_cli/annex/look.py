@@ -17,18 +17,9 @@ import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tensorstore_ds.annex.pictures import save_png
 from tsds_cli import text
+from tsds_cli.annex.options import check_png, out_option, seed_option, server_options
 from tsds_cli.messages import Failure
-from tsds_cli.options import (
-    check_png,
-    json_option,
-    option,
-    out_option,
-    path,
-    rows as row_numbers,
-    seed_option,
-    server_options,
-    store_argument,
-)
+from tsds_cli.options import json_option, option, path, rows as row_numbers, store_argument
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tsds_cli import text
+from tsds_cli.annex.options import out_option
 from tsds_cli.messages import interrupted, spelled
-from tsds_cli.options import Command, json_option, options_of, out_option, store_argument, store_place
+from tsds_cli.options import Command, json_option, options_of, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ import click
 import tensorstore_ds as tsds
 from tensorstore_ds import words
 from tsds_cli import text
+from tsds_cli.annex.options import server_options
 from tsds_cli.options import (
     Choice,
     json_option,
     option,
     path,
     path_argument,
-    server_options,
     sha256_option,
     splits_option,
     store_argument,

@@ -16,19 +16,17 @@ from tensorstore_ds.annex.pictures import save_png
 from tensorstore_ds.annex.training import TrainOptions
 from tsds_cli import text
 from tsds_cli.annex.edit import made, tell_added
+from tsds_cli.annex.options import check_png, out_option, seed_option
 from tsds_cli.messages import Failure, spelled
 from tsds_cli.options import (
     Choice,
     Command,
-    check_png,
     json_option,
     option,
     option_of,
     options_of,
-    out_option,
     path,
     path_argument,
-    seed_option,
     store_argument,
 )
 from tsds_cli.progress import ProgressBar

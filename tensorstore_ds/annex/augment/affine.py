@@ -13,10 +13,9 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from tensorstore_ds.annex.augment.warp import Interpolation, warp
+from tensorstore_ds.annex.augment.warp import Interpolation, warp, warp_objects
 from tensorstore_ds.loading.augment.arguments import Range, around, limits, number, probability, visibility
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
-from tensorstore_ds.loading.augment.objects import warp_objects
 from tensorstore_ds.loading.augment.pixels import mask_fill_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects

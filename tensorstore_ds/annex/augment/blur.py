@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
-from tensorstore_ds.loading.augment.pixels import change_some
 from tensorstore_ds.loading.augment.values import floating, rounded
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.annex.augment.tones import (
     SATURATION,
     autocontrast,
@@ -21,7 +22,7 @@ from tensorstore_ds.annex.augment.tones import (
 )
 from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
-from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
+from tensorstore_ds.loading.augment.pixels import in_one_operation
 from tensorstore_ds.loading.augment.values import white_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.loading.augment.arguments import Range, limits, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
-from tensorstore_ds.loading.augment.pixels import change_some, in_one_operation
+from tensorstore_ds.loading.augment.pixels import in_one_operation
 from tensorstore_ds.loading.augment.values import white_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal

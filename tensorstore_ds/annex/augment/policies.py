@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tensorstore_ds.annex.augment.affine import Warp, affine_inverse
+from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.annex.augment.color import check_colors, check_levels
 from tensorstore_ds.annex.augment.tones import (
     BRIGHTNESS,
@@ -24,10 +25,9 @@ from tensorstore_ds.annex.augment.tones import (
     sharpen,
     solarize,
 )
-from tensorstore_ds.annex.augment.warp import Interpolation, warp
+from tensorstore_ds.annex.augment.warp import Interpolation, warp, warp_objects
 from tensorstore_ds.loading.augment.base import Params, Size
-from tensorstore_ds.loading.augment.objects import warp_objects
-from tensorstore_ds.loading.augment.pixels import change_some, mask_fill_of
+from tensorstore_ds.loading.augment.pixels import mask_fill_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal

@@ -22,11 +22,11 @@ from tensorstore_ds.annex.checking.predictions import Given, read_predictions, s
 from tensorstore_ds.annex.checking.quality import MEASURES, odd_images
 from tensorstore_ds.annex.checking.search import Found, components, mirrored_pairs, near_pairs
 from tensorstore_ds.annex.editing.rows import opened_for_editing, reading_progress
+from tensorstore_ds.annex.keywords import CheckKeywords
 from tensorstore_ds.conversion.result import OnProgress, Progress, in_notebook
 from tensorstore_ds.errors import ConversionError, OptionError
 from tensorstore_ds.format.kinds import ImageField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.keywords import CheckKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.verification import require_whole

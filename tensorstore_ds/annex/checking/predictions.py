@@ -12,20 +12,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.annex.checking.annotations import sample_of
+from tensorstore_ds.annex.checking.boxes import box_intersections, box_ious
 from tensorstore_ds.annex.checking.findings import SuspectLabel, SuspectObject
 from tensorstore_ds.annex.checking.options import CheckOptions
 from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
+from tensorstore_ds.annex.sources.json_files import finite, read_list
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, ObjectsField
 from tensorstore_ds.format.kinds.base import ArrayField, of_kind
 from tensorstore_ds.format.kinds.objects import IGNORED
-from tensorstore_ds.imaging.boxes import box_intersections, box_ious
 from tensorstore_ds.options import unknown_name, user_path
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.forms import FormError
-from tensorstore_ds.sources.json_files import finite, read_list
 
 #: What `check_store` takes: the name of a field, or by split an array, a file or a list of COCO's results.
 Given = str | Mapping[str, ArrayLike | str | os.PathLike[str] | Sequence[Mapping[str, Any]]]

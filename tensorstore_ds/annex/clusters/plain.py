@@ -11,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from tensorstore_ds.annex.sources.row_table import ClassNames, RowTable
 from tensorstore_ds.annex.sources.yolo.config import Config
 from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles
 from tensorstore_ds.conversion.options import ConvertOptions, ImageOptions
@@ -21,7 +22,6 @@ from tensorstore_ds.format.schema import ArraySpec, Keypoints
 from tensorstore_ds.sources.annotations import ObjectReader
 from tensorstore_ds.sources.base import SourceOptions
 from tensorstore_ds.sources.list.table import Columns, Flag
-from tensorstore_ds.sources.row_table import ClassNames, RowTable
 
 _CLASSES = {
     cls.__name__: cls

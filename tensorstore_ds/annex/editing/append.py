@@ -20,12 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds import words
+from tensorstore_ds.annex.editing.chosen import ChosenSource
 from tensorstore_ds.annex.editing.compare import NAMED, SampleCount, differing_fields
 from tensorstore_ds.annex.editing.edit import joined_stores
 from tensorstore_ds.annex.editing.in_place import Changes, InPlace, Replaced, changing, remove_leftovers, summary_of
 from tensorstore_ds.annex.editing.keys import StoreKeys
 from tensorstore_ds.annex.editing.mentions import problems_of
 from tensorstore_ds.annex.editing.rows import Piece
+from tensorstore_ds.annex.editing.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.annex.editing.tombstones import Tombstones, image_bytes
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import NOTHING_LEFT
@@ -36,7 +38,6 @@ from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.partial import Partial
 from tensorstore_ds.conversion.preparation import AnySource, open_any
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.conversion.skipped import MoreSkipped, more_skipped, skipped_in
 from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.history import steps_of
@@ -48,7 +49,6 @@ from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Store, open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Source
-from tensorstore_ds.sources.chosen import ChosenSource
 
 #: New samples of a source that `update` converts to see whether they were moved, or twice as many as are gone.
 _MOVED = 1000

@@ -29,10 +29,10 @@ from tensorstore_ds.annex.editing.in_place import (
 )
 from tensorstore_ds.annex.editing.keys import other_keys, rows_of_file, rows_of_keys
 from tensorstore_ds.annex.editing.mentions import Mentions, literals_in, problems_of, texts_in
+from tensorstore_ds.annex.editing.skipped import fewer_skipped
 from tensorstore_ds.annex.editing.tombstones import ERASED, Tombstones
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
-from tensorstore_ds.conversion.skipped import fewer_skipped
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem
 from tensorstore_ds.format.history import steps_of

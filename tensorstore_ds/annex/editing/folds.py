@@ -14,13 +14,13 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tensorstore_ds.annex.csv_files import csv_text
 from tensorstore_ds.annex.editing.edit import row_group
 from tensorstore_ds.annex.editing.fold_numbers import Ints, Members, divide_groups, divide_rows
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.groups import DUPLICATES, FOLDER
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import key_hashes
-from tensorstore_ds.csv_files import csv_text
 from tensorstore_ds.durable import write_file, writing
 from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
 from tensorstore_ds.format.kinds import KeyField, TextField

@@ -34,10 +34,10 @@ from tensorstore_ds.annex.editing.rows import (
     shards_of,
     weight_of,
 )
-from tensorstore_ds.conversion.build import one_line_for_failures
+from tensorstore_ds.annex.editing.skipped import MoreSkipped, skipped_bytes
+from tensorstore_ds.conversion.build import one_line_for_failures, skipped_lines
 from tensorstore_ds.conversion.history import note_state, with_step
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary
-from tensorstore_ds.conversion.skipped import MoreSkipped, skipped_bytes, skipped_lines
 from tensorstore_ds.durable import locked_folder, own_nbytes, partial_of, sync, write_file
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, OutputError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, dump_json

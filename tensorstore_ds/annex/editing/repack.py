@@ -16,6 +16,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from tensorstore_ds.annex.editing.rows import Piece, ShardRows, opened_for_editing, reading_progress, write_splits
+from tensorstore_ds.annex.editing.skipped import skipped_in
 from tensorstore_ds.annex.editing.stored_samples import StoredSamples, copy_arrays
 from tensorstore_ds.conversion.build import Build, one_line_for_failures
 from tensorstore_ds.conversion.history import with_step
@@ -26,7 +27,6 @@ from tensorstore_ds.conversion.preparation import Kind, Prepared, Survey, decide
 from tensorstore_ds.conversion.result import OnProgress, Summary, in_notebook
 from tensorstore_ds.conversion.shard_conversion import write_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
-from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField

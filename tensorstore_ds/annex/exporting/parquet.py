@@ -9,6 +9,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tensorstore_ds.annex.arrow_features import (
+    IMAGE_FEATURE,
+    arrow_schema,
+    class_feature,
+    sequence_feature,
+    value_feature,
+)
 from tensorstore_ds.annex.exporting.base import Exporter
 from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, extent, short
 from tensorstore_ds.annex.sources.parquet import METADATA
@@ -16,13 +23,6 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_kind
 from tensorstore_ds.imaging.outlines import split_polygons
-from tensorstore_ds.sources.hugging_face import (
-    IMAGE_FEATURE,
-    arrow_schema,
-    class_feature,
-    sequence_feature,
-    value_feature,
-)
 
 _ROWS = 100  # of a group, so that a viewer reads the first without the others
 _FILE_NBYTES = 500_000_000

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from tensorstore_ds.annex.csv_files import csv_text
 from tensorstore_ds.annex.exporting.base import Exporter
 from tensorstore_ds.annex.exporting.samples import Names
-from tensorstore_ds.csv_files import csv_text
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 

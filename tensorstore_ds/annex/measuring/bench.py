@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from tensorstore_ds.annex.keywords import BenchKeywords
 from tensorstore_ds.annex.measuring.bench_options import BenchOptions, middle
 from tensorstore_ds.annex.measuring.bench_results import (
     Cell,
@@ -30,7 +31,6 @@ from tensorstore_ds.annex.measuring.delivery import marks_of_split
 from tensorstore_ds.annex.measuring.lane import Answer, Lane, take_turns
 from tensorstore_ds.annex.measuring.system import machine
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.keywords import BenchKeywords
 from tensorstore_ds.machine import memory_limit, usable_cores
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.page_cache.residency import requirement

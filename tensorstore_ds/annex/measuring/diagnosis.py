@@ -10,6 +10,7 @@ from typing import Any, Unpack, overload
 
 import torch
 
+from tensorstore_ds.annex.keywords import DiagnoseKeywords
 from tensorstore_ds.annex.measuring.any_loader import LoaderDiagnosis, diagnose_loader
 from tensorstore_ds.annex.measuring.diagnose_options import DiagnoseOptions, split_of
 from tensorstore_ds.annex.measuring.diagnosis_results import Diagnosis, Measured, Settings
@@ -19,7 +20,6 @@ from tensorstore_ds.annex.measuring.verdicts import QUICKER, cause_of, disturbed
 from tensorstore_ds.annex.training.crops import plan_in_code
 from tensorstore_ds.annex.training.process import random_state_kept, ranks
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.keywords import DiagnoseKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.decoding import Plan
 from tensorstore_ds.options import chosen, refusal, takes_options

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, Unpack
 
+from tensorstore_ds.annex.editing.chosen import ChosenSource
+from tensorstore_ds.annex.keywords import DiagnoseKeywords
 from tensorstore_ds.annex.measuring.bench import bench
 from tensorstore_ds.annex.measuring.bench_options import BenchOptions
 from tensorstore_ds.annex.measuring.bench_results import Cell, Comparison, Phase
@@ -18,11 +20,9 @@ from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.conversion.estimate import Estimate, estimate
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
-from tensorstore_ds.keywords import DiagnoseKeywords
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Reference, Source
-from tensorstore_ds.sources.chosen import ChosenSource
 
 #: Samples that are converted and loaded, at most.
 MOST = 2000

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tensorstore_ds.annex.editing.skipped import skipped_in
 from tensorstore_ds.annex.publishing.answers import Answers
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, MaskField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import first_of_kind, of_kind
 from tensorstore_ds.options import flags

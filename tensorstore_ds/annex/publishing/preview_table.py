@@ -8,6 +8,13 @@ from typing import Any, TypeVar
 import numpy as np
 from PIL import Image
 
+from tensorstore_ds.annex.arrow_features import (
+    IMAGE_FEATURE,
+    arrow_schema,
+    class_feature,
+    sequence_feature,
+    value_feature,
+)
 from tensorstore_ds.annex.pictures.contact_sheet import draw_annotations, picture_of
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import (
@@ -22,13 +29,6 @@ from tensorstore_ds.format.kinds import (
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.reading.store import Split
-from tensorstore_ds.sources.hugging_face import (
-    IMAGE_FEATURE,
-    arrow_schema,
-    class_feature,
-    sequence_feature,
-    value_feature,
-)
 
 #: Samples of a split, at most; the longer side of their images; bytes of all previews of a store.
 SAMPLES, SIDE, NBYTES = 200, 256, 18_000_000

@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.arrays.numpy_files import LABEL_NAMES, meaning
 from tensorstore_ds.annex.sources.arrays.source import ArrayFile, ArraySource, bad_file
+from tensorstore_ds.annex.sources.packed import damage, files_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.machine import memory_limit
 from tensorstore_ds.regular_files import open_file, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.names import RESERVED, field_name, order_classes
-from tensorstore_ds.sources.packed import damage, files_at
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 SUFFIXES = (".h5", ".hdf5", ".hdf", ".he5")

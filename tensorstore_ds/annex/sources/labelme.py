@@ -13,24 +13,23 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
-from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
-from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
-from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
-from tensorstore_ds.sources.forms import FormError, placed
-from tensorstore_ds.sources.images import ImageIndex, stem_of
-from tensorstore_ds.sources.json_files import (
+from tensorstore_ds.annex.sources.json_files import (
     MEMBERS,
     decoded,
     finite,
     first_members,
-    kind,
     members,
     read_object,
     text,
     values,
 )
+from tensorstore_ds.errors import Problem, SourceError
+from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
+from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
+from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
+from tensorstore_ds.sources.forms import FormError, kind, placed
+from tensorstore_ds.sources.images import ImageIndex, stem_of
 from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.xml import ABSENT, PLACE_LIMIT, Place
 

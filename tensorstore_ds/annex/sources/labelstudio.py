@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
+from tensorstore_ds.annex.sources.json_files import decoded, finite, members, read_list, text, values
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import Field
@@ -28,17 +29,8 @@ from tensorstore_ds.sources.annotations import (
 )
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
-from tensorstore_ds.sources.forms import FormError, noted
+from tensorstore_ds.sources.forms import FormError, kind, noted
 from tensorstore_ds.sources.images import ImageIndex
-from tensorstore_ds.sources.json_files import (
-    decoded,
-    finite,
-    kind,
-    members,
-    read_list,
-    text,
-    values,
-)
 from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.names import order_classes
 from tensorstore_ds.sources.xml import Place

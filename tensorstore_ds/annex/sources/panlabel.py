@@ -14,13 +14,13 @@ from typing import Any, ClassVar
 import msgspec
 
 from tensorstore_ds.annex.sources.coco.source import CocoSource
+from tensorstore_ds.annex.sources.scratch import Scratch
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
 from tensorstore_ds.regular_files import FILE_LIMIT, is_dir, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.scratch import Scratch
 
 _SECONDS = 3600
 _KNOWN = re.compile(r"possible values: ([^\]:]+)\]")

@@ -12,6 +12,9 @@ from typing import Any, BinaryIO, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.json_files import read_object
+from tensorstore_ds.annex.sources.packed import PackedSource, damage, files_at, keyed
+from tensorstore_ds.annex.sources.row_table import ClassNames, RowTable
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import TextField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
@@ -21,20 +24,11 @@ from tensorstore_ds.regular_files import is_file, open_file, os_errors, read_hea
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings
 from tensorstore_ds.sources.forms import FormError, noted, placed
-from tensorstore_ds.sources.json_files import parse_object, read_object
+from tensorstore_ds.sources.json_objects import parse_object
 from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.list.table import LABEL_NAMES
 from tensorstore_ds.sources.names import RESERVED, field_name, told_apart
-from tensorstore_ds.sources.packed import PackedSource, damage, files_at, keyed
-from tensorstore_ds.sources.row_table import (
-    CATEGORY_NAMES,
-    STRUCT_MEMBERS,
-    BoxForm,
-    ClassNames,
-    RowTable,
-    label_of,
-    struct_objects,
-)
+from tensorstore_ds.sources.row_objects import CATEGORY_NAMES, STRUCT_MEMBERS, BoxForm, label_of, struct_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import no_samples, numbered_splits
 

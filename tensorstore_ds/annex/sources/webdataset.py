@@ -16,17 +16,19 @@ from typing import Any, BinaryIO, ClassVar
 
 import numpy as np
 
+from tensorstore_ds.annex.sources.json_files import read_object
+from tensorstore_ds.annex.sources.packed import PackedSource, files_at
+from tensorstore_ds.annex.sources.row_table import RowTable
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, TextField
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import FILE_LIMIT, check_machine, is_file, open_file, os_errors, read_head
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions, no_column
 from tensorstore_ds.sources.files import PROBED_FILES, PackedStrings, encoding_problem
-from tensorstore_ds.sources.forms import FormError, noted, placed
-from tensorstore_ds.sources.json_files import kind, parse_object, read_object
+from tensorstore_ds.sources.forms import FormError, kind, noted, placed
+from tensorstore_ds.sources.json_objects import parse_object
 from tensorstore_ds.sources.ledger import USED, Known, Ledger
-from tensorstore_ds.sources.packed import PackedSource, files_at
-from tensorstore_ds.sources.row_table import Label, RowObjects, RowTable, label_of, row_objects
+from tensorstore_ds.sources.row_objects import Label, RowObjects, label_of, row_objects
 from tensorstore_ds.sources.samples import TEXT_NAMES, texts_of
 from tensorstore_ds.sources.splits import no_samples, numbered_splits
 from tensorstore_ds.tar_members import FOLDER, TarMember, TarMembers

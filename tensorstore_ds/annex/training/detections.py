@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from tensorstore_ds.annex.checking.boxes import box_ious
 from tensorstore_ds.annex.pictures.contact_sheet import Cell, magnified, picture_of, sheet_of
 from tensorstore_ds.annex.pictures.drawing import draw_boxes
 from tensorstore_ds.annex.training.coco_map import Precision, coco_boxes, coco_map
@@ -25,7 +26,6 @@ from tensorstore_ds.durable import write_file
 from tensorstore_ds.errors import OptionError, TrainingError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import named
-from tensorstore_ds.imaging.boxes import box_ious
 from tensorstore_ds.imaging.codecs import quiet_pillow
 from tensorstore_ds.options import user_path
 from tensorstore_ds.reading.store import Split

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 
 import torch
 
+from tensorstore_ds.annex.keywords import TrainKeywords
 from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform
 from tensorstore_ds.annex.training.data import eval_loader
 from tensorstore_ds.annex.training.history import Listeners
@@ -27,7 +28,6 @@ from tensorstore_ds.annex.training.report import Reports, TrainReport
 from tensorstore_ds.annex.training.run import Position, Run
 from tensorstore_ds.annex.training.torch_threads import FIRST_BATCHES
 from tensorstore_ds.errors import TrainingError
-from tensorstore_ds.keywords import TrainKeywords
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.options import chosen, takes_options, user_path
 from tensorstore_ds.reading.store import open as open_store

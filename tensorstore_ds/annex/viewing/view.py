@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from tensorstore_ds import words
+from tensorstore_ds.annex.editing.skipped import skipped_in
 from tensorstore_ds.annex.serving.serve import serve_pages
 from tensorstore_ds.annex.viewing.pages import ViewerPages, read_page_file, write_page
 from tensorstore_ds.conversion.convert import convert
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.skipped import skipped_in
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.store_files import check_outside_stores

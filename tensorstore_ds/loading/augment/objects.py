@@ -11,7 +11,7 @@ from torch import Tensor
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.imaging.oriented import corners_to_oriented, oriented_to_corners
-from tensorstore_ds.loading.augment.base import Size, on_device
+from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME
@@ -45,49 +45,6 @@ def place_objects(
         return result
     widths = torch.from_numpy(placements.size[:, 1].astype(np.float32))
     return mirror_objects(result, torch.from_numpy(placements.flip), widths, flip_pairs)
-
-
-def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibility: float, who: str) -> PackedObjects:
-    """Move objects by the matrices of `warp`, (B, 3, 3) on the CPU, in images of (height, width) `size`: a copy.
-
-    A box becomes the smallest one around its 4 moved corners (those of its oriented box, if it has one), clipped to the
-    image. An oriented box becomes the smallest one around its own moved corners. Keypoints outside of the image and
-    beyond the horizon of a perspective become absent. Raises ValueError for outlines, which support upright images
-    only.
-    """
-    if FRAME in objects.values:
-        raise ValueError(
-            f"{who}: expected objects without outlines, which cannot be turned, found some. Use "
-            "StoreDataset(outlines=False), or crops and mirroring only."
-        )
-    height, width = size
-    forward = torch.linalg.inv(inverse.to(torch.float64))
-    middle = torch.tensor([width / 2, height / 2, 1.0], dtype=torch.float64)
-    forward = forward / (forward[:, 2] @ middle)[:, None, None]  # visible points have a positive third coordinate
-    matrix = on_device(forward.to(torch.float32), objects.offsets.device)[objects.image_index][..., None]
-
-    def moved(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the moved points of M objects, (M, n)."""
-        u, v, w = (matrix[:, i, 0] * x + matrix[:, i, 1] * y + matrix[:, i, 2] for i in range(3))
-        w = torch.where(w > torch.finfo(w.dtype).eps, w, torch.nan)
-        return u / w, v / w
-
-    values = dict(objects.values)
-    if "keypoints" in values:
-        values["keypoints"] = torch.stack(moved(*values["keypoints"].unbind(2)), 2)
-    if ORIENTED in values:
-        turned = torch.stack(moved(*oriented_to_corners(values[ORIENTED]).unbind(2)), 2)
-        values[ORIENTED] = corners_to_oriented(turned)
-    result = PackedObjects(objects.offsets, values)
-    if "boxes" not in values:
-        return result
-    x1, y1, x2, y2 = values["boxes"].unbind(1)
-    corners = torch.stack(moved(torch.stack([x1, x2, x2, x1], 1), torch.stack([y1, y1, y2, y2], 1)), 2)
-    if ORIENTED in values:
-        corners = torch.where(turned.isfinite(), turned, corners)
-    whole = torch.stack([corners.amin(1), corners.amax(1)], 1).nan_to_num()  # NaN: a box from outside of the image
-    most = on_device(torch.tensor([[width, height]], dtype=torch.float32), whole.device)
-    return clip_objects(result, whole, torch.zeros_like(most), most, min_visibility)
 
 
 def clip_objects(

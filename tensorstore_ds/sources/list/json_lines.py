@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.json_files import parse_object
+from tensorstore_ds.sources.json_objects import parse_object
 from tensorstore_ds.sources.list.table import Table, bad_line, is_header, lines_of
 
 _OBJECTS = "objects"

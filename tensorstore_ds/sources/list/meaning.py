@@ -19,7 +19,7 @@ from tensorstore_ds.sources.list.table import (
     column_name,
     is_number,
 )
-from tensorstore_ds.sources.row_table import BoxForm, RowObjects
+from tensorstore_ds.sources.row_objects import BoxForm, RowObjects
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 _MOST = 8  # different cells of a column that are remembered

@@ -22,12 +22,12 @@ from tensorstore_ds.annex.sources.arrays.source import (
     bad_file,
     read_npy_header,
 )
+from tensorstore_ds.annex.sources.packed import files_at
 from tensorstore_ds.errors import Problem, SourceError, TsdsError
 from tensorstore_ds.regular_files import check_machine, is_file, open_file, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance
 from tensorstore_ds.sources.names import RESERVED, field_name, read_classes
-from tensorstore_ds.sources.packed import files_at
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name
 
 #: Names of arrays, in lower case, that are read as the images and as the labels.

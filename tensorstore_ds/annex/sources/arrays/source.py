@@ -19,6 +19,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.packed import PackedSource
+from tensorstore_ds.annex.sources.scratch import Scratch
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
@@ -26,8 +28,6 @@ from tensorstore_ds.format.schema import MOST_CHANNELS, ArraySpec
 from tensorstore_ds.regular_files import open_file, os_errors
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.names import number_classes
-from tensorstore_ds.sources.packed import PackedSource
-from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import no_samples
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path, PurePosixPath
 
+from tensorstore_ds.annex.sources.json_files import MEMBERS, JsonPieces, decoded, first_members
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import (
     decode_text,
@@ -23,7 +24,6 @@ from tensorstore_ds.regular_files import (
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import glance, walk_files
 from tensorstore_ds.sources.forms import FormError, noted
-from tensorstore_ds.sources.json_files import MEMBERS, JsonPieces, decoded, first_members
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_name, word_split
 
 #: The field of captions.

@@ -13,10 +13,10 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from tensorstore_ds.annex.sources.json_files import JSON_ERRORS, JsonPieces, Piece, finite, unlike
 from tensorstore_ds.imaging.outlines import joined_polygons, parse_counts
 from tensorstore_ds.sources.annotations import AnnotatedObject, hull
-from tensorstore_ds.sources.forms import FormError
-from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, Piece, finite, kind, unlike
+from tensorstore_ds.sources.forms import FormError, kind
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.xml import Place
 

@@ -40,6 +40,7 @@ from tensorstore_ds.annex.sources.coco.records import (
     read_object,
     rotation_of,
 )
+from tensorstore_ds.annex.sources.json_files import JSON_ERRORS, JsonPieces
 from tensorstore_ds.errors import OptionError, Problem, SourceError
 from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import Field
@@ -59,9 +60,8 @@ from tensorstore_ds.regular_files import (
 from tensorstore_ds.sources.annotations import ObjectReader, Row
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Objects, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem, walk_files
-from tensorstore_ds.sources.forms import FormError, placed
+from tensorstore_ds.sources.forms import FormError, kind, placed
 from tensorstore_ds.sources.images import ImageIndex, not_listed
-from tensorstore_ds.sources.json_files import JSON_ERRORS, JsonPieces, kind
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside

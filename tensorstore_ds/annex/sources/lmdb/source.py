@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.lmdb.database import Entry, is_database, map_file, read_entries
 from tensorstore_ds.annex.sources.lmdb.datum import read_datum
+from tensorstore_ds.annex.sources.packed import PackedSource, keyed
+from tensorstore_ds.annex.sources.row_table import ClassNames
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, TextField
 from tensorstore_ds.format.kinds.base import Field
@@ -21,9 +23,8 @@ from tensorstore_ds.regular_files import read_head
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PackedStrings, glance
 from tensorstore_ds.sources.forms import FormError, noted, placed
-from tensorstore_ds.sources.packed import PackedSource, keyed
 from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.row_table import ClassNames, Label, label_of
+from tensorstore_ds.sources.row_objects import Label, label_of
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names, word_split
 
 FILE = "data.mdb"

@@ -9,8 +9,8 @@ import msgspec
 from msgspec import Meta
 
 from tensorstore_ds.annex.sources.arrays.source import bad_file
+from tensorstore_ds.annex.sources.json_files import read_object
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.json_files import read_object
 from tensorstore_ds.sources.ledger import USED, Known, Ledger
 
 #: The name of the file.

@@ -20,6 +20,8 @@ from tensorstore_ds.annex.sources.arrays.numpy_files import IMAGE_NAMES, LABEL_C
 from tensorstore_ds.annex.sources.arrays.source import bad_file, bad_shape
 from tensorstore_ds.annex.sources.mds.columns import IMAGES, Column, divide, image_of
 from tensorstore_ds.annex.sources.mds.index import INDEX, Data, Shard, read_index
+from tensorstore_ds.annex.sources.packed import PackedSource
+from tensorstore_ds.annex.sources.scratch import Scratch
 from tensorstore_ds.errors import FormatError, Problem, SourceError
 from tensorstore_ds.format.chunks import decompress_chunk
 from tensorstore_ds.format.kinds import LabelField
@@ -29,9 +31,7 @@ from tensorstore_ds.machine import check_fits
 from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
-from tensorstore_ds.sources.packed import PackedSource
 from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.scratch import Scratch
 from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, notes_of_renamed, split_names
 
 _IS_MDS = re.compile(rb'"format"\s*:\s*"mds"')

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.reading.store import Store
@@ -69,12 +69,6 @@ def _counts(store: Store) -> dict[str, Counter[str]]:
 def _uncount(counts: Mapping[str, Counter[str]], problems: Iterable[Problem]) -> None:
     for problem in problems:
         counts["skipped" if counts["skipped"][problem.reason] > 0 else "left_out"][problem.reason] -= 1
-
-
-def skipped_lines(problems: Iterable[Problem]) -> bytes:
-    """Problems as lines of the file."""
-    lines = [json.dumps(asdict(problem), ensure_ascii=False) + "\n" for problem in problems]
-    return "".join(lines).encode("utf-8", "backslashreplace")
 
 
 def skipped_bytes(store: Store) -> bytes:

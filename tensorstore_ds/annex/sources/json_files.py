@@ -15,9 +15,9 @@ from typing import Any, BinaryIO
 import msgspec
 
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.format.strict_json import MAX_VALUES, load_object
 from tensorstore_ds.regular_files import as_utf8, read_file
-from tensorstore_ds.sources.forms import FormError
+from tensorstore_ds.sources.forms import FormError, kind
+from tensorstore_ds.sources.json_objects import check_not_empty, parse_object
 
 #: What msgspec raises about JSON that is none, or another one.
 JSON_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
@@ -67,33 +67,16 @@ def read_list(path: Path, where: str, limit: int, max_values: int) -> list[Any]:
     return values
 
 
-def parse_object(data: bytes, where: str, max_values: int = MAX_VALUES) -> dict[str, Any]:
-    """Parse a JSON object in any Unicode encoding; raises `SourceError` `json`."""
-    _check_empty(data, where)
-    try:
-        return load_object(as_utf8(data, where, "json"), max_values)
-    except SourceError:
-        raise
-    except (ValueError, RecursionError) as error:
-        message = f"expected JSON in UTF-8, found: {' '.join(str(error).split())[:200]}."
-        raise SourceError(Problem(where, "json", message), "Write the file again.") from error
-
-
 def decoded(data: bytes, where: str, type: Any) -> Any:
     """JSON in any Unicode encoding as a type that msgspec decodes; raises `SourceError` `json`.
 
     A `msgspec.Raw` in it is validated, not decoded.
     """
-    _check_empty(data, where)
+    check_not_empty(data, where)
     try:
         return msgspec.json.decode(as_utf8(data, where, "json"), type=type)
     except JSON_ERRORS as error:
         raise SourceError(Problem(where, "json", f"{unlike(error)}."), "Write the file again.") from error
-
-
-def _check_empty(data: bytes, where: str) -> None:
-    if not data[:64].strip(b"\0 \t\r\n") and not data.strip(b"\0 \t\r\n"):
-        raise SourceError(Problem(where, "json", "expected JSON, found an empty file."), "Write the file again.")
 
 
 #: The members of an object, for `decoded`.
@@ -339,10 +322,3 @@ def values(value: object, name: str) -> list[Any]:
     if value is None or isinstance(value, list):
         return value or []
     raise FormError(f"expected {name}, a list, found {kind(value)}")
-
-
-def kind(value: object) -> str:
-    """Type of a value for an error message."""
-    if isinstance(value, str):
-        return repr(value[:40])
-    return "none" if value is None else str(value)[:40] if isinstance(value, int | float) else type(value).__name__
