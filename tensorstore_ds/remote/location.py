@@ -54,7 +54,7 @@ def is_url(place: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A file at a place: its size in bytes, and its version (ETag), if the server reports one."""
+    """A file at a place: its size in bytes, and its version (ETag), if the server reports one to ask for it."""
 
     nbytes: int
     etag: str | None
@@ -107,7 +107,7 @@ class Location:
                 result = _get(self._store, name, head=True)
             except FileNotFoundError:
                 return None
-            return Found(result.meta["size"], result.meta["e_tag"], result.attributes.get(_RECORD))
+            return Found(result.meta["size"], _version(result), result.attributes.get(_RECORD))
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         """Bytes ``[start, stop)`` of a file, exactly, and its size and version.
@@ -116,15 +116,8 @@ class Location:
         """
         with self._errors(name):
             result = _get(self._store, name, range=(start, stop), **({"if_match": etag} if etag else {}))
-            begin, end = result.range
-            found = Found(result.meta["size"], result.meta["e_tag"])
-            data = memoryview(result.bytes())
-        if (begin, end) != (start, stop) or len(data) != stop - start:
-            raise RemoteError(
-                f"{self.url}/{name}: expected bytes {start} to {stop}, the server sent {len(data)} from {begin} on. "
-                "Does it answer ranges?"
-            )
-        return data, found
+            data = b"".join(self._exactly(name, result, start, stop))
+            return memoryview(data), Found(result.meta["size"], _version(result))
 
     def pieces(self, name: str, start: int, stop: int) -> Iterator[memoryview]:
         """Yield bytes ``[start, stop)`` as they arrive, in pieces of about `PIECE_NBYTES`.
@@ -140,6 +133,7 @@ class Location:
             yield from self._exactly(name, _get(self._open(_WHOLE_TIMEOUT, RETRY), name), 0, nbytes)
 
     def _exactly(self, name: str, result: Any, start: int, stop: int) -> Iterator[memoryview]:
+        """The bytes as they arrive, and no more, however many are sent: all of an endless answer would fill memory."""
         begin, end = result.range
         if (begin, end) == (start, stop):
             end = start
@@ -159,9 +153,10 @@ class Location:
         """A file of at most `limit` bytes, and its version; raises `RemoteError`."""
         with self._errors(name):
             result = _get(self._store, name)
-            if result.meta["size"] > limit:
-                raise RemoteError(f"{self.url}/{name}: expected at most {limit} bytes, found {result.meta['size']}.")
-            return bytes(result.bytes()), result.meta["e_tag"]
+            size = result.meta["size"]
+            if size > limit:
+                raise RemoteError(f"{self.url}/{name}: expected at most {limit} bytes, found {size}.")
+            return b"".join(self._exactly(name, result, 0, size)), _version(result)
 
     def write(self, name: str, data: bytes | Path | Iterator[bytes], *, sha256: str | None = None) -> None:
         """Write or replace a file, in parts if it is large; raises `RemoteError`.
@@ -295,6 +290,12 @@ class _Parts:
         except BaseException as error:
             self.error = error
             raise
+
+
+def _version(result: Any) -> str | None:
+    """The ETag of an answer. A weak one is none, because it matches no condition (RFC 9110, 13.1.1)."""
+    etag: str | None = result.meta["e_tag"]
+    return None if etag is None or etag.startswith("W/") else etag
 
 
 def _get(store: Any, name: str, **options: Any) -> Any:

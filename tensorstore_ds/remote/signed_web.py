@@ -50,10 +50,6 @@ class Answer:
         if missing:
             raise OSError("the answer has another length than was announced")
 
-    def bytes(self) -> bytes:
-        """Read all bytes."""
-        return b"".join(self.stream(1024**2))
-
 
 class SignedWeb:
     """A folder by an http or https URL with a query, which is sent with each request.

@@ -32,14 +32,16 @@ class FaultyServer:
         url: of the folder.
         requests: those so far.
         fault: is called with each request, and says what is wrong with its answer: a status such as 503, ``cut``,
-            ``wrong`` bytes, or None.
+            ``wrong`` bytes, 64 MiB ``more`` and no end, or None.
         latency: seconds before each answer.
+        weak: whether its entity tags are weak, which match no condition.
     """
 
     url: str = ""
     requests: list[Request] = field(default_factory=list)
     fault: Callable[[Request], int | str | None] = lambda request: None
     latency: float = 0.0
+    weak: bool = False
 
     def of(self, path: str) -> list[Request]:
         """Requests of paths that contain this."""
@@ -59,7 +61,8 @@ def faulty_server(folder: Path) -> Iterator[FaultyServer]:
                 self.answer(404)
                 return
             size, etag = file.stat().st_size, f'"{file.stat().st_mtime_ns}-{file.stat().st_ino}"'
-            if self.headers.get("If-Match", etag) != etag:
+            etag = f"W/{etag}" if account.weak else etag
+            if self.headers.get("If-Match", etag) != etag or (account.weak and "If-Match" in self.headers):
                 self.answer(412)
                 return
             wanted = _RANGE.fullmatch(self.headers.get("Range", ""))
@@ -77,7 +80,7 @@ def faulty_server(folder: Path) -> Iterator[FaultyServer]:
             if fault == "wrong":
                 data = bytes(byte ^ 0xFF for byte in data)
             self.send_response(206 if wanted else 200)
-            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Content-Length", str(10**13 if fault == "more" else len(data)))
             self.send_header("ETag", etag)
             if wanted:
                 self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
@@ -86,6 +89,10 @@ def faulty_server(folder: Path) -> Iterator[FaultyServer]:
                 data = data[: len(data) // 2]
                 self.close_connection = True
             self.wfile.write(data)
+            if fault == "more":
+                self.close_connection = True
+                for _ in range(64):
+                    self.wfile.write(bytes(1 << 20))
 
         def answer(self, status: int) -> None:
             self.send_response(status)

@@ -265,6 +265,23 @@ def test_a_server_that_restarts_is_waited_for(server: FaultyServer, stores: Path
     assert np.array_equal(store["train"]["image"][0], tsds.open(stores / "raw.tsds")["train"]["image"][0])
 
 
+@signed
+def test_an_answer_without_end_is_not_read(server: FaultyServer, query: str) -> None:
+    """It would take all memory."""
+    store = tsds.open(f"{server.url}/raw.tsds{query}")
+    store["train"]["image"][0]
+    server.fault = lambda request: "more"
+    with pytest.raises(tsds.RemoteError, match=r"expected bytes \d+ to \d+, the server sent"):
+        store["train"]["image"][ROWS - 1]
+
+
+@signed
+def test_a_server_whose_entity_tags_are_weak(server: FaultyServer, stores: Path, query: str) -> None:
+    server.weak = True
+    store = tsds.open(f"{server.url}/raw.tsds{query}")
+    assert taken(store["train"], [0, ROWS - 1]) == taken(tsds.open(stores / "raw.tsds")["train"], [0, ROWS - 1])
+
+
 def test_wrong_bytes_that_stay_wrong(server: FaultyServer) -> None:
     store = tsds.open(f"{server.url}/raw.tsds")
     column = store["train"].column("image")
