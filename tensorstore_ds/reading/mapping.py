@@ -143,7 +143,7 @@ def map_array(file: IO[bytes], dtype: DTypeLike, shape: tuple[int, ...], offset:
     if mapped is None:
         MAPS.before_one_more()
         try:
-            mapped = _map(file.fileno(), status.st_size, 0)
+            mapped = map_file(file.fileno(), status.st_size, 0)
         except OSError as error:
             start = offset - offset % mmap.ALLOCATIONGRANULARITY
             mapped = _map_after_all(file.fileno(), offset + nbytes - start, start, error)
@@ -160,7 +160,7 @@ def _map_after_all(descriptor: int, nbytes: int, offset: int, error: OSError) ->
         raise error
     MAPS.let_go()
     try:
-        return _map(descriptor, nbytes, offset)
+        return map_file(descriptor, nbytes, offset)
     except OSError as again:
         count, limit = MAPS.count(), MAPS.limit
         if limit is not None and count >= limit - 16:
@@ -175,16 +175,17 @@ def _map_after_all(descriptor: int, nbytes: int, offset: int, error: OSError) ->
         raise ResourceError(Problem("this process", "no-resource", message), advice) from again
 
 
-def _map(descriptor: int, nbytes: int, offset: int) -> mmap.mmap:
-    """A read-only map. Python 3.13 can make it without the duplicate of the descriptor that an `mmap` keeps."""
+def map_file(descriptor: int, nbytes: int, offset: int, access: int = mmap.ACCESS_READ) -> mmap.mmap:
+    """A map for all processes. Python 3.13 can make it without the duplicate of the descriptor that an `mmap` keeps."""
     if sys.version_info >= (3, 13) and sys.platform != "win32":
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset, trackfd=False)
+        return mmap.mmap(descriptor, nbytes, access=access, offset=offset, trackfd=False)
     if sys.platform not in ("linux", "darwin") or sys.maxsize < 2**32:
-        return mmap.mmap(descriptor, nbytes, access=mmap.ACCESS_READ, offset=offset)
+        return mmap.mmap(descriptor, nbytes, access=access, offset=offset)
     # An anonymous map owns the addresses, and unmaps them at its end; the file is mapped over it.
-    mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, mmap.PROT_READ)
+    use = mmap.PROT_READ | (mmap.PROT_WRITE if access == mmap.ACCESS_WRITE else 0)
+    mapped = mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, use)
     address = np.frombuffer(mapped, np.uint8).ctypes.data
-    if _c_mmap()(address, nbytes, mmap.PROT_READ, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
+    if _c_mmap()(address, nbytes, use, mmap.MAP_SHARED | _MAP_FIXED, descriptor, offset) != address:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
     return mapped

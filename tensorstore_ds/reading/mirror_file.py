@@ -29,6 +29,7 @@ from tensorstore_ds.durable import sync, write_at
 from tensorstore_ds.errors import FormatError, OutputError, Problem, TsdsError
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.manifest import File
+from tensorstore_ds.reading.mapping import map_file
 from tensorstore_ds.reading.store_files import open_file
 from tensorstore_ds.reading.zarr_part import LocalPart, read_edges
 from tensorstore_ds.remote.location import Found
@@ -189,7 +190,7 @@ class MirroredFile:
                     os.posix_fallocate(descriptor, 0, nbytes)
                 else:
                     os.ftruncate(descriptor, nbytes)
-            shared = mmap.mmap(descriptor, nbytes)
+            shared = map_file(descriptor, nbytes, 0, mmap.ACCESS_WRITE)
         finally:
             os.close(descriptor)
         self._header = np.frombuffer(shared, _HEADER, 1)[0]

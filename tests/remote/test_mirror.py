@@ -200,6 +200,15 @@ def test_it_becomes_the_store(server: FaultyServer, stores: Path, kind: str) -> 
     assert again.place == f"{server.url}/{kind}.tsds"
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="lists its open files elsewhere")
+def test_its_files_take_no_descriptors(server: FaultyServer, cache: Path) -> None:
+    """A store may have more of them than a process may have open."""
+    store = tsds.open(f"{server.url}/shards.tsds")
+    store["train"].column("image").take([0, ROWS - 1])
+    opened = [os.path.realpath(each) for each in Path("/proc/self/fd").iterdir()]
+    assert [path for path in opened if path.startswith(str(cache)) and not path.endswith("/lock")] == []
+
+
 def test_progress_of_a_fetch(server: FaultyServer) -> None:
     store, seen = tsds.open(f"{server.url}/shards.tsds"), list[tuple[int, int]]()
     store.fetch(lambda *each: seen.append(each))
