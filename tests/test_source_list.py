@@ -242,6 +242,16 @@ CASES = {
         "path,label,kind\na.png,pug,dog\n", options={"label_from": "kind"}, classes=["dog"],
         left_out=[("l.csv: label", "not-read")],
     ),
+    **{
+        f"a text file of names without suffixes, {what}": case(
+            {"train.txt": text, **blank("x1.jpg", "y/x2.jpg")}, names=names,
+            keys={"train": ["x1.jpg", "y/x2.jpg"]},
+        )
+        for what, text, names in (
+            ("alone", "x1\nx2\n", [None, None]), ("spaces", "x1 cat\nx2  dog\n", ["cat", "dog"]),
+            ("commas", "x1,cat\ny/x2, big dog\n", ["cat", "big dog"]),
+        )
+    },
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])
@@ -314,7 +324,8 @@ CASES = {
             ("l.csv", b"\n , \n", "empty-source"),
             ("l.csv", b"path,label\n", "empty-source"),
             ("l.csv", b"path,label\n../a.png,x\n", "unsafe-path"),
-            ("l.txt", b"000001 1\n000002 2\n", "list-line"),
+            ("l.txt", b"000001 1\n000002 2\n", "no-image"),
+            ("l.txt", b"000001 1 2\n000002 2 1\n", "list-line"),
             ("l.csv", b"a.png,x,1,2,3,4\n", "list-line"),
             ("l.csv", b"path,label\na.png,x\n\xff\xfe.png,x\n", "list-line"),
             ("l.csv", "path,label\na.png,x\n".encode("utf-16")[:-1], "list-line"),

@@ -167,6 +167,9 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
     for separator in separators:
         if first.rsplit(separator, 1)[0].strip().lower().endswith(_SUFFIXES):
             return Table(file, where, False, separator, (), 2)
+    for separator in separators:  # names without suffixes
+        if (count := len(first.split(separator))) <= 2:
+            return Table(file, where, False, separator, (), count)
     message = "expected the path of an image and perhaps a label, or a header with a column named path."
     raise bad_line(where, number, message)
 
