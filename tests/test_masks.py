@@ -74,7 +74,7 @@ def test_many_classes_are_kept_with_16_bits():
         (np.full((4, 6), 256), "mask-range"),
         (np.zeros((4, 6), np.float32), "array-shape"),
         (np.zeros((4, 6, 3), np.uint8), "array-shape"),
-        (Image.new("RGB", (6, 4)), "unsupported-depth"),
+        (Image.new("RGB", (6, 4), (0, 0, 1)), "unsupported-depth"),
     ],
 )
 def test_what_a_mask_may_not_be(mask, reason):

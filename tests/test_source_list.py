@@ -252,6 +252,24 @@ CASES = {
             ("commas", "x1,cat\ny/x2, big dog\n", ["cat", "big dog"]),
         )
     },
+    "columns of equal numbers, as of VIA's regions, are no classes": lines(
+        "filename,region_count,region_id\na.jpg,1,0\nb.jpg,1,0\n", fields=[],
+        left_out=[("l.csv: region_count", "not-read"), ("l.csv: region_id", "not-read")],
+    ),
+    "split folders in the paths of one list": case(
+        {"l.csv": "path,label\nx/Train/a.png,1\nx/val2017/b.png,0\n"}, "l.csv",
+        keys={"train": ["x/Train/a.png"], "val2017": ["x/val2017/b.png"]}, labels={"train": [1], "val2017": [0]},
+        notes=["l.csv: the folders Train, val2017 of the images are read as splits."],
+    ),
+    **{
+        f"no split folders: {what}": case(
+            {name: "path,label\ntrain/a.png,1\n" + row}, name, splits=[split]
+        )
+        for what, name, row, split in (
+            ("in some", "l.csv", "b.png,0\n", "train"), ("one", "l.csv", "train/b.png,0\n", "train"),
+            ("a named list", "val.csv", "val/b.png,0\n", "val"),
+        )
+    },
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])

@@ -104,12 +104,33 @@ def test_a_line_of_a_list_without_a_mask_is_named(tmp_path):
     assert set(scan(voc).problems) == {("2007_000001", "no-annotation")}
 
 
-def test_masks_of_0_and_255_are_refused(tmp_path):
-    write_folders(tmp_path / "city")
-    for path in (tmp_path / "city/masks").iterdir():
-        mask = np.asarray(Image.open(path))
-        Image.fromarray(np.where(mask > 0, 255, 0).astype(np.uint8)).save(path)
-    assert refused(tmp_path / "city", "masks", "Write 1 for the object", classes=("ground", "square")) == "mask-range"
+@pytest.mark.parametrize("classes", [None, ("ground", "square")])
+@pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
+def test_masks_of_0_and_255(tmp_path, mode, classes):
+    city, expected = write_folders(tmp_path / "city"), []
+    for path in sorted((city / "masks").iterdir()):
+        expected.append((np.asarray(Image.open(path)) > 0).astype(np.uint8))
+        mask = Image.fromarray(255 * expected[-1])
+        if mode == "P":
+            mask.putpalette([0, 0, 0, 200, 30, 30] * 128)
+        (mask if mode == "P" else mask.convert(mode)).save(path)
+    store, summary = converted(city, classes=classes)
+    assert store["train"].fields["mask"].classes == (classes or ("0", "1"))
+    np.testing.assert_array_equal(store["train"]["mask"][:], expected)
+    assert any("255 is read as the class 1" in note for note in summary.notes) == (mode != "1")
+
+
+def test_masks_of_0_and_255_that_do_not_fit(tmp_path):
+    city = write_folders(tmp_path / "city", count=20)
+    for path in sorted((city / "masks").iterdir()):
+        Image.fromarray(255 * (np.asarray(Image.open(path)) > 0).astype(np.uint8)).save(path)
+    assert refused(city, "masks", "Name two classes", classes=("a", "b", "c")) == "mask-range"
+    Image.fromarray(np.full((32, 48), 7, np.uint8)).save(path)  # behind those that tell what the numbers are
+    with pytest.raises(
+        tsds.SourceError, match=r"9\.png: expected 0 and 255, as in the masks before, found 7"
+    ) as caught:
+        converted(city, classes=("ground", "square"))
+    assert caught.value.reason == "mask-range"
 
 
 def test_a_class_folder_called_images_is_one(tmp_path):
@@ -125,7 +146,7 @@ def test_a_class_folder_called_images_is_one(tmp_path):
     [
         (lambda path: Image.fromarray(np.zeros((8, 8), np.uint8)).save(path), "size-mismatch"),
         (lambda path: Image.fromarray(np.full((32, 48), 9, np.uint8)).save(path), "mask-range"),
-        (lambda path: Image.fromarray(np.zeros((32, 48, 3), np.uint8)).save(path), "unsupported-depth"),
+        (lambda path: Image.new("RGB", (48, 32), (0, 0, 1)).save(path), "unsupported-depth"),
         (lambda path: path.write_bytes(path.read_bytes()[:60]), "truncated-image"),
     ],
 )

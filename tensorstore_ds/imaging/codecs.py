@@ -205,6 +205,8 @@ def open_decoded(
 def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int = MAX_PIXELS, key: str) -> NDArray[Any]:
     """Return the integers (H, W) of a mask: the indices of a palette, not its colors, or gray values of 8 or 16 bits.
 
+    The gray values may be stored as RGB.
+
     `source` is an image file's bytes, an array (H, W) of integers, also with one more axis of length 1, or a PIL image.
     Raises SourceError as `decode_image`, `unsupported-depth` for colors, and `array-shape` for an array of a different
     shape.
@@ -216,16 +218,18 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
             raise bad_image(key, "array-shape", message)
         return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
     image: Image.Image = open_image(source, max_pixels=max_pixels, key=key) if isinstance(source, bytes) else source
-    if image.mode not in _MASK_MODES and not image.mode.startswith("I;16"):
+    is_gray = image.mode in _MASK_MODES or image.mode.startswith("I;16")
+    if is_gray and isinstance(source, bytes) and read_header(source) is not None:
+        return decode_file(source, read_image_header(source, max_pixels=max_pixels, key=key), key=key)[:, :, 0]
+    try:
+        pixels = np.asarray(_upright(image)) if is_gray or image.mode == "RGB" else np.empty(0)
+    except Exception as error:
+        raise damaged(key, "this mask is damaged", error) from error
+    mask = pixels[:, :, 0] if pixels.ndim == 3 and (pixels == pixels[:, :, :1]).all() else pixels
+    if mask.ndim != 2:
         message = f"expected a mask with a palette or in gray, found an image of the mode {image.mode}."
         advice = "Write the number of each pixel's class, not its color."
         raise SourceError(Problem(key, "unsupported-depth", message), advice)
-    if isinstance(source, bytes) and read_header(source) is not None:
-        return decode_file(source, read_image_header(source, max_pixels=max_pixels, key=key), key=key)[:, :, 0]
-    try:
-        mask = np.asarray(_upright(image))
-    except Exception as error:
-        raise damaged(key, "this mask is damaged", error) from error
     return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
 
 

@@ -76,7 +76,7 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
     """
     rows: dict[str, list[int]] = {}
     for i, path in enumerate(paths):
-        rows.setdefault(_split_folder(path), []).append(i)
+        rows.setdefault(split_folder(path), []).append(i)
     if len(rows) > 1 and "" in rows:
         other = next(name for name in rows if name)
         message = f"expected all files in split folders, found {paths[rows[''][0]]} beside {other}."
@@ -130,7 +130,8 @@ def _before_number(file: str) -> str:
     return re.sub(r"(?:[-_. ]|(?<![0-9]))[0-9]+(?:[-_]of[-_][0-9]+)?$", "", name.rpartition(".")[0]) or folder
 
 
-def _split_folder(path: str) -> str:
+def split_folder(path: str) -> str:
+    """The first folder of a path that means a split, perhaps with a number, such as ``val2017``; empty without one."""
     names = path.split("/")[:-1]
     return next((f for f in names if re.sub(r"(?:[-_ ]|(?<![0-9]))[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
 

@@ -42,8 +42,9 @@ class MaskSource(Source):
     """A reference is the paths of an image and its mask, separated by NUL, which paths cannot contain."""
 
     name: ClassVar[str] = "masks"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_colors",)
+    scanned: ClassVar[tuple[str, ...] | None] = ("_colors", "_is_binary")
     _colors: tuple[int, ...] = ()  #: of the classes, where the masks may have colors instead of numbers
+    _is_binary = False  #: whether the masks have 255 for the class 1
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -83,7 +84,8 @@ class MaskSource(Source):
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, mask = str(reference).partition("\0")
         path = self.path / mask
-        return Sample(image, self.path / image, masks={"mask": _by_color(path, self._colors) if self._colors else path})
+        decoded = _by_color(path, self._colors) if self._colors else _binary(path) if self._is_binary else path
+        return Sample(image, self.path / image, masks={"mask": decoded})
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         return tuple(f"{self.path}/{path}" for path in str(reference).split("\0"))
@@ -168,8 +170,13 @@ class MaskSource(Source):
                     what = f"{wrong[0]} has the color {one} in {first}, and {own[wrong[0]]} in {path}"
                     notes.append(f"the palettes of masks differ: {what}. Numbers are read, not colors: compare some.")
         if values == {0, _FOREGROUND}:
-            message = "expected the numbers of classes in the masks, found 0 and 255 alone, and 255 is ignored."
-            raise SourceError(Problem(str(self.path), "mask-range", message), "Write 1 for the object.")
+            if named is not None and len(named) != 2:
+                message = f"expected the numbers of {len(named)} classes in the masks, found 0 and 255 alone."
+                raise SourceError(
+                    Problem(str(self.path), "mask-range", message), "Name two classes, such as no and yes."
+                )
+            self._is_binary, values = True, {0, 1}
+            notes.append("masks have the numbers 0 and 255 alone: 255 is read as the class 1.")
         if named is not None:
             return number_classes((), named, str(self.path))
         most = max((value for value in values if value != _FOREGROUND), default=0)
@@ -215,6 +222,15 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
     values = np.array([numbers[color] for color in found.tolist()], np.uint8 if len(colors) < 256 else np.uint16)
     mask: NDArray[Any] = values[places.reshape(packed.shape)]
     return mask
+
+
+def _binary(path: Path) -> NDArray[np.uint8]:
+    """(H, W) 0 and 1 of a mask of 0 and 255; raises `SourceError` `mask-range` for other numbers."""
+    mask = decode_mask(read_file(path, str(path)), key=str(path))
+    if (wrong := mask[(mask != 0) & (mask != _FOREGROUND)]).size:
+        message = f"expected 0 and 255, as in the masks before, found {wrong[0]}."
+        raise SourceError(Problem(str(path), "mask-range", message), "Correct the mask.")
+    return np.asarray(mask == _FOREGROUND, np.uint8)
 
 
 def _by_folder(references: Sequence[str], folders: MaskFolders) -> dict[str, list[str]]:

@@ -124,7 +124,9 @@ def _flags(columns: Columns, seen: Mapping[str, _Cells]) -> dict[str, Flag]:
         if cells.count and cells.values <= TRUE | FALSE | MINUS and not cells.values <= MINUS:
             others: Literal["0", "?"] = "?" if cells.values & FALSE else "0"  # 1 beside -1, or beside nothing
             flags[column_name(name)] = Flag(name.strip(), place, others)
-    return flags
+    values = [seen[name].values for name in flags]
+    is_constant = all(len(each) == 1 for each in values) and any(each & FALSE for each in values)
+    return {} if is_constant else flags  # such as counts and numbers of regions, one in each image
 
 
 def _with_form(table: Table, columns: Columns) -> Columns:

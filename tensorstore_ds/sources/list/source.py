@@ -102,6 +102,9 @@ class ListSource(Source):
         for (table, split), each in zip(divided, columns, strict=True):
             self.ledger.use(table.where)
             self._read_table(table, each, split, rows, problems)
+        may_divide = len(tables) == 1 and columns[0].split is None and not split_word(tables[0].file.stem)
+        if may_divide and (names := rows.divide()):
+            self._notes.append(f"{self._names}: the folders {', '.join(names)} of the images are read as splits.")
         self._notes += [*dict.fromkeys(note for each in columns for note in each.notes), *self._images.notes]
 
         keep = np.ones(len(rows.packed), np.bool_)
