@@ -899,6 +899,25 @@ def test_the_state_of_another_loader_is_refused(
         tsds.DataLoader(dataset, **given | (change or {})).load_state_dict(state)
 
 
+@pytest.mark.parametrize("by_torch", [False, True])
+def test_a_state_of_a_store_that_has_grown_is_taken_between_epochs_alone(
+    dataset: tsds.StoreDataset, by_torch: bool
+) -> None:
+    """As many batches, in another order: samples would be repeated and left out."""
+
+    def make(samples: int) -> tsds.DataLoader[Any]:
+        some = dataset.subset(range(samples))
+        own = {"sampler": RandomSampler(some, generator=torch.Generator())} if by_torch else {"shuffle": True}
+        return tsds.DataLoader(some, BATCH, **own)
+
+    _, state = stopped(make(ROWS - 1), 0, 2)
+    with pytest.raises(tsds.OptionError, match=f"(samples|num_rows) {ROWS}, found {ROWS - 1}"):
+        make(ROWS).load_state_dict(state)
+    _, state = stopped(make(ROWS - 1), 1, 0)
+    (second := make(ROWS)).load_state_dict(state)
+    assert sorted(flat(second)) == list(range(ROWS))
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -378,7 +378,7 @@ class DataLoader(data.DataLoader[Batches]):
         ended = position.ended or 0 < position.batch >= (batches or math.inf)
         state = {"epoch": position.epoch + ended, "batch": 0 if ended else position.batch, **setting}
         if self._ranked_sampler is not None:
-            state |= {"start": 0 if ended else position.start, "samples": self._ranked_sampler.size}
+            state["start"] = 0 if ended else position.start
         state["sampler_epoch"] = epoch_of(self._ordering)
         generator = generator_of(self._ordering)
         if generator is not None and position.drawn is not None and not ended:
@@ -407,15 +407,16 @@ class DataLoader(data.DataLoader[Batches]):
         drawn = state["seed"] if self._draws_seed and type(state.get("seed")) is int else self.seed
         setting, start = self._setting(), state.get("start", 0)
         setting.update({name: drawn for name in ("seed", "sampler_seed") if setting.get(name) == self.seed})
+        is_begun = state.get("batch") != 0 or start != 0
         is_free = self.is_elastic or state.get("batch") == 0  # any number of ranks begins an epoch
         is_divided_anew = is_free and state.get("num_replicas") != setting.get("num_replicas")
         if is_divided_anew:
-            setting = {name: setting[name] for name in ("seed", "sampler", "sampler_seed") if name in setting}
-        if self._ranked_sampler is not None and (
-            is_divided_anew or not getattr(self._ranked_sampler, "even_batches", True)
-        ):
-            setting.pop("batches", None)  # differs among ranks in this case
-            setting["samples"] = self._ranked_sampler.size
+            shared = ("seed", "sampler", "sampler_seed", "samples", "num_rows")
+            setting = {name: setting[name] for name in shared if name in setting}
+        elif not getattr(self._ranked_sampler, "even_batches", True):
+            del setting["batches"]  # differs among ranks in this case
+        if not is_begun:  # a store may grow between two epochs
+            setting = {name: value for name, value in setting.items() if name not in ("samples", "num_rows")}
         for name, value in setting.items():
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
@@ -502,7 +503,11 @@ class DataLoader(data.DataLoader[Batches]):
         """Settings that must be the same when a state is loaded."""
         iterable = isinstance(self.dataset, IterableDataset)  # torch wants to know who asks for its length
         batches = None if iterable or not isinstance(self._index_batches(), Sized) else len(self)
-        return {"seed": self.seed, "batch_size": self.batch_size, "batches": batches, **describe(self._ordering)}
+        setting = {"seed": self.seed, "batch_size": self.batch_size, "batches": batches, **describe(self._ordering)}
+        if self._ranked_sampler is not None:
+            setting["samples"] = self._ranked_sampler.size
+        rows = len(self.dataset) if isinstance(self.dataset, Sized) and not iterable else None
+        return {**setting, "num_rows": rows}
 
     def _next_position(self) -> Position:
         """Return the next position. Epochs are counted here, unless DDP scripts or Lightning set one on the sampler."""
