@@ -117,6 +117,11 @@ CASES = {
             ("elsewhere/d.jpg", "not-read"),
         ],
     ),
+    "iBUG's faces": case(
+        splits(*"ab", **{f"labels_ibug_300W{name[3:]}": text for name, text in {
+            "all": UNION["all"], "all_train": UNION["train"], "all_test": UNION["test"]}.items()}),
+        keys={"test": ["b.jpg"], "train": ["a.jpg"]}, left_out=[("labels_ibug_300W.xml", "split-union")],
+    ),
     "a union of files": case(
         splits(*"ab", **UNION), keys={"test": ["b.jpg"], "train": ["a.jpg"]}, left_out=[("all.xml", "split-union")]
     ),

@@ -270,6 +270,14 @@ CASES = {
             ("a named list", "val.csv", "val/b.png,0\n", "val"),
         )
     },
+    "boxes without labels beside another column": lines(
+        "Filename;Annotation tag;x1;y1;x2;y2\na.png;stop;1;2;3;4\n",
+        notes=["no labels: l.csv has no column of them. If Annotation tag is the label, pass it as `label_from`."],
+    ),
+    "their labels": lines(
+        "Filename;Annotation tag;x1;y1;x2;y2\na.png;stop;1;2;3;4\na.png;go;1;2;3;4\n",
+        options={"label_from": "annotation tag"}, classes=["go", "stop"],
+    ),
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])

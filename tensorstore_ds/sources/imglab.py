@@ -23,7 +23,7 @@ from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import LEAF, USED, Known, Ledger
 from tensorstore_ds.sources.paths import inside
-from tensorstore_ds.sources.splits import find_unions, split_name, split_names
+from tensorstore_ds.sources.splits import find_unions, split_name, split_names, split_word
 from tensorstore_ds.sources.xml import (
     Place,
     flag,
@@ -146,9 +146,10 @@ def _labelled(file: _ImageList) -> PackedStrings:
 
 
 def _split_names(files: Sequence[_ImageList]) -> list[str]:
-    """Name of each file's split: a prefix of its stem, else its stem, else its path."""
+    """Name of each file's split: a word or prefix of its stem, else its stem, else its path."""
     paths = [PurePosixPath(file.xml).with_suffix("") for file in files]
-    short = [next((s for s in _SPLITS if path.name.lower().startswith(s)), "") for path in paths]
+    words = [split_word(path.name) or path.name.lower() for path in paths]
+    short = [next((s for s in _SPLITS if word.startswith(s)), "") for word in words]
     if len(files) == 1:
         return [short[0] or "train"]
     stems = [split_name(path.name) for path in paths]

@@ -256,10 +256,14 @@ class ListSource(Source):
 
     def _note_of_no_labels(self, rows: ListRows, columns: list[Columns]) -> str:
         """A note about lists without labels; empty if they have some."""
-        if self._has_labels or self._columns.values:
-            return "" if self._has_labels else "".join(note_of_folders(rows.paths()))
+        if self._has_labels:
+            return ""
+        others = (name for each in columns for name, _, _ in each.unread)
+        unread = [name for name in dict.fromkeys(others) if column_name(name) not in ("width", "height")]
+        if self._columns.values and not (self._columns.box and unread):
+            return "".join(note_of_folders(rows.paths()))
         note = f"no labels: {self._names} has no column of them."
-        if unread := list(dict.fromkeys(name for each in columns for name, _, _ in each.unread)):
+        if unread:
             one = "one of " if len(unread) > 1 else ""
             return f"{note} If {one}{', '.join(unread)[:200]} is the label, pass it as `label_from`."
         folders = {path.rpartition("/")[0] for path in rows.paths()} - {""}
