@@ -174,10 +174,7 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def check_room(
-    path: Path,
-    needed: int,
-    raised: type[TsdsError] = OutputError,
-    advice: str = "Make room, or choose another folder.",
+    path: Path, needed: int, raised: type[TsdsError] = OutputError, advice: str = "Make room, or choose another folder."
 ) -> None:
     """Raise unless `needed` bytes are free on the disk of a path, which may not exist yet."""
     free = shutil.disk_usage(next(each for each in (path, *path.parents) if each.exists())).free

@@ -19,13 +19,7 @@ from tensorstore_ds.conversion.options import ImageOptions, OnError
 from tensorstore_ds.conversion.plan import Block
 from tensorstore_ds.durable import write_at
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import (
-    ImageField,
-    KeyField,
-    MaskField,
-    ObjectsField,
-    SizeField,
-)
+from tensorstore_ds.format.kinds import ImageField, KeyField, MaskField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField, Field, TableField, of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics
@@ -179,10 +173,7 @@ def check_fields(fields: Mapping[str, Field], image: ImageOptions, where: str) -
 
 
 def convert_block(
-    job: Job,
-    block: Block,
-    on_sample: Callable[[int], None] = lambda i: None,
-    on_decode: OnDecode | None = None,
+    job: Job, block: Block, on_sample: Callable[[int], None] = lambda i: None, on_decode: OnDecode | None = None
 ) -> BlockResult:
     """Convert one block, and write its fixed rows; `on_sample` gets the number of each sample before it is read."""
     rows = BlockRows(job.format, [], (block.folder, block.first_row))

@@ -35,10 +35,7 @@ PROBED = 32
 
 
 _QUALITY = Option(
-    'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.',
-    at_least=1,
-    at_most=95,
-    group="Essential",
+    'JPEG quality with `encoding="jpeg"`. A higher quality needs more space.', at_least=1, at_most=95, group="Essential"
 )
 _SUBSAMPLING = Option(
     'Chroma subsampling with `encoding="jpeg"`. ``4:2:0`` halves the color resolution in both directions, as cameras '

@@ -18,15 +18,7 @@ from tensorstore_ds.conversion.encode import about, encode_sample
 from tensorstore_ds.conversion.encodings import Auto, Jpeg, Raw, SourceFiles
 from tensorstore_ds.conversion.keywords import ConvertKeywords
 from tensorstore_ds.conversion.options import ConvertOptions
-from tensorstore_ds.conversion.preparation import (
-    AnySource,
-    Place,
-    Prepared,
-    check_fits_disk,
-    open_any,
-    prepare,
-    survey,
-)
+from tensorstore_ds.conversion.preparation import AnySource, Place, Prepared, check_fits_disk, open_any, prepare, survey
 from tensorstore_ds.conversion.result import notes_of_store
 from tensorstore_ds.conversion.values import Shrink
 from tensorstore_ds.errors import OptionError, Problem, SourceError

@@ -36,12 +36,7 @@ from tensorstore_ds.conversion.tiles import TileSource
 from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.durable import check_room
 from tensorstore_ds.errors import ConversionError, OptionError, Problem, SourceError
-from tensorstore_ds.format.kinds import (
-    OBJECT_VALUES,
-    LabelsField,
-    MaskField,
-    ObjectsField,
-)
+from tensorstore_ds.format.kinds import OBJECT_VALUES, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import named, of_kind
 from tensorstore_ds.format.schema import EncodedSample
 from tensorstore_ds.format.statistics import Statistics

@@ -151,10 +151,7 @@ def _metadata(spec: ArraySpec, layout: Layout, rows: int, outer_rows: int, chunk
         "node_type": "array",
         "shape": [rows, *spec.shape],
         "data_type": spec.dtype,
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": [outer_rows, *spec.shape]},
-        },
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [outer_rows, *spec.shape]}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0.0 if spec.dtype.startswith("float") else 0,
         "codecs": [

@@ -341,12 +341,7 @@ def cut(
 
 
 def decode_jpeg(
-    data: Bytes,
-    header: JpegHeader,
-    *,
-    channels: int,
-    scale: int = 1,
-    buffer: NDArray[np.uint8] | None = None,
+    data: Bytes, header: JpegHeader, *, channels: int, scale: int = 1, buffer: NDArray[np.uint8] | None = None
 ) -> NDArray[np.uint8]:
     """Decode to (H, W, C) pixels as stored, before any orientation. C is 1 for gray files, or 3 on request.
 

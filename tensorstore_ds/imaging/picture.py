@@ -314,13 +314,7 @@ class PathInErrors:
 
 
 def open_picture(
-    image: Any,
-    *,
-    color: Color = "auto",
-    max_pixels: int,
-    key: str,
-    whole: bool = True,
-    as_files: bool = False,
+    image: Any, *, color: Color = "auto", max_pixels: int, key: str, whole: bool = True, as_files: bool = False
 ) -> Picture:
     """Read the header of an image, and return a `Picture` that reads its pixels later.
 

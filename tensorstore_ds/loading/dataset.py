@@ -37,14 +37,7 @@ from tensorstore_ds.loading.decoding import (
     plans_of,
     steps_of,
 )
-from tensorstore_ds.loading.fields import (
-    ReturnAs,
-    Value,
-    gatherer_of,
-    is_decoded,
-    pair_of,
-    view_field,
-)
+from tensorstore_ds.loading.fields import ReturnAs, Value, gatherer_of, is_decoded, pair_of, view_field
 from tensorstore_ds.loading.moving import move, only_moves
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE, with_frames
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen

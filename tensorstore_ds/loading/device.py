@@ -138,12 +138,7 @@ class DevicePrefetcher:
     """
 
     def __init__(
-        self,
-        loader: Iterable[Any],
-        device: torch.device | str,
-        *,
-        depth: int = 2,
-        timer: GpuTimer | None = None,
+        self, loader: Iterable[Any], device: torch.device | str, *, depth: int = 2, timer: GpuTimer | None = None
     ) -> None:
         if depth < 1:
             raise refusal("depth", "at least 1", depth)

@@ -76,13 +76,7 @@ def draw_instance_masks(split: Split, objects: Objects, size: tuple[int, int]) -
 
 
 def draw_class_masks(
-    split: Split,
-    objects: Objects,
-    size: tuple[int, int],
-    *,
-    background: int = 0,
-    first: int = 1,
-    ignored: int = 255,
+    split: Split, objects: Objects, size: tuple[int, int], *, background: int = 0, first: int = 1, ignored: int = 255
 ) -> Tensor:
     """Draw the class of each pixel, from the masks of `draw_instance_masks`.
 

@@ -63,12 +63,7 @@ class WeightedSampler(RowSampler):
     """
 
     def __init__(
-        self,
-        weights: ArrayLike,
-        num_samples: int | None = None,
-        *,
-        replacement: bool = True,
-        **order: Unpack[Order],
+        self, weights: ArrayLike, num_samples: int | None = None, *, replacement: bool = True, **order: Unpack[Order]
     ) -> None:
         self.weights = checked_weights(weights)
         self.replacement = replacement

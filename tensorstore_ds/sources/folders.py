@@ -220,12 +220,7 @@ class FolderSource(Source):
         }
         return Contents({"label": LabelField(classes=classes)}, splits, labels, tuple(problems))
 
-    def _divide(
-        self,
-        images: PackedStrings,
-        folders: Mapping[str, _Names],
-        split_of: Mapping[str, str],
-    ) -> Contents:
+    def _divide(self, images: PackedStrings, folders: Mapping[str, _Names], split_of: Mapping[str, str]) -> Contents:
         """The images of each split, with their labels; `split_of` maps each top folder to its split."""
         problems: list[Problem] = []
         depth = self._level + bool(self._labels)  # of the folders that images lie in or below

@@ -44,11 +44,7 @@ _OUTSIDE = frozenset({"images", "name", "comment"})
 _BOX = ("top", "left", "width", "height", "label", "ignore", "pose", "detection_score", *FLAGS)
 _IMAGE: Known = {
     **dict.fromkeys(("@file", "@width", "@height"), USED),
-    "box": {
-        **{f"@{name}": USED for name in _BOX},
-        "label": LEAF,
-        "part": dict.fromkeys(("@name", "@x", "@y"), USED),
-    },
+    "box": {**{f"@{name}": USED for name in _BOX}, "label": LEAF, "part": dict.fromkeys(("@name", "@x", "@y"), USED)},
 }
 
 _SPLITS = ("train", "test", "val")

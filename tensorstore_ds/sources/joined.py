@@ -12,13 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, Problem, SourceError
-from tensorstore_ds.format.joining import (
-    FieldsDifferError,
-    JoinedFields,
-    Numbers,
-    Side,
-    join_fields,
-)
+from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Numbers, Side, join_fields
 from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED

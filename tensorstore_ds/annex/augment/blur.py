@@ -42,12 +42,7 @@ class GaussianBlur(BatchTransform):
     """
 
     def __init__(
-        self,
-        kernel_size: int | Sequence[int],
-        sigma: float | Range = (0.1, 2.0),
-        *,
-        p: float = 1.0,
-        seed: int = 0,
+        self, kernel_size: int | Sequence[int], sigma: float | Range = (0.1, 2.0), *, p: float = 1.0, seed: int = 0
     ) -> None:
         super().__init__(seed=seed)
         sizes = (kernel_size,) * 2 if isinstance(kernel_size, int) else tuple(kernel_size)

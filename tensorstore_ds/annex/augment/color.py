@@ -11,15 +11,7 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.annex.augment.chosen import change_some
-from tensorstore_ds.annex.augment.tones import (
-    SATURATION,
-    autocontrast,
-    blend,
-    equalize,
-    grayscale,
-    posterize,
-    solarize,
-)
+from tensorstore_ds.annex.augment.tones import SATURATION, autocontrast, blend, equalize, grayscale, posterize, solarize
 from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
 from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
 from tensorstore_ds.loading.augment.pixels import in_one_operation

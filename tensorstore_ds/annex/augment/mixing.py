@@ -108,13 +108,7 @@ class _OfTwo(Mixing):
     """Base class of transforms that make each image from two, with shares from a beta distribution."""
 
     def __init__(
-        self,
-        *,
-        alpha: float = 1.0,
-        num_classes: int | None = None,
-        p: float = 1.0,
-        label: str = "label",
-        seed: int = 0,
+        self, *, alpha: float = 1.0, num_classes: int | None = None, p: float = 1.0, label: str = "label", seed: int = 0
     ) -> None:
         super().__init__(num_classes, p, label, seed)
         self.alpha = _alpha(alpha)

@@ -111,11 +111,7 @@ class CheckOptions:
     )
 
     prediction_score: float = option(
-        "Minimum score of detections of `predictions`.",
-        default=0.8,
-        at_least=0,
-        at_most=1,
-        group="Predictions",
+        "Minimum score of detections of `predictions`.", default=0.8, at_least=0, at_most=1, group="Predictions"
     )
     prediction_iou: float = option(
         "Minimum intersection over union (IoU) of a detection and an object that agree.",

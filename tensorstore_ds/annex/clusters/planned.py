@@ -110,11 +110,7 @@ class Plan:
         source = self._source()
         row, contents = data["format"], Contents({}, {})
         format = RowFormat(
-            parse_fields(row["fields"]),
-            plain.load(row["image"]),
-            self.options.on_error,
-            row["channels"],
-            row["dtype"],
+            parse_fields(row["fields"]), plain.load(row["image"]), self.options.on_error, row["channels"], row["dtype"]
         )
         return Prepared(source, contents, self.splits, format, data["row_nbytes"])
 

@@ -156,11 +156,7 @@ class InPlace:
         advice += "Copy the store again, or convert it anew."
         require_whole_shards(self.store, dict(self._rewritten()), advice, reading_progress(self.notify))
 
-    def run(
-        self,
-        step: Mapping[str, Any],
-        edited: Callable[[dict[str, Any]], dict[str, Any]] = dict,
-    ) -> Manifest:
+    def run(self, step: Mapping[str, Any], edited: Callable[[dict[str, Any]], dict[str, Any]] = dict) -> Manifest:
         """Write the new files, and replace the manifest last, with `step` in the provenance that `edited` returns."""
         store, manifest = self.store, self.store.manifest
         root = store.path / "zarr.json"

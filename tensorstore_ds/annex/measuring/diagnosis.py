@@ -46,10 +46,7 @@ def diagnose(
 ) -> Diagnosis: ...
 @overload
 def diagnose(
-    *,
-    loader: Iterable[Any],
-    step: Callable[[Any], Any] | None = None,
-    **keywords: Unpack[DiagnoseKeywords],
+    *, loader: Iterable[Any], step: Callable[[Any], Any] | None = None, **keywords: Unpack[DiagnoseKeywords]
 ) -> LoaderDiagnosis: ...
 @random_state_kept()
 @takes_options(DiagnoseOptions)

@@ -164,14 +164,7 @@ class Hdf5Source(ArraySource):
                     self.leave_out(place, f"it is {why}")
 
     def _dataset(
-        self,
-        dataset: Any,
-        name: str,
-        path: str,
-        file: Path,
-        where: str,
-        split: str | None,
-        texts: dict[str, list[str]],
+        self, dataset: Any, name: str, path: str, file: Path, where: str, split: str | None, texts: dict[str, list[str]]
     ) -> Iterator[tuple[str | None, str, ArrayFile]]:
         import h5py
 

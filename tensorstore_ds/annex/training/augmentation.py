@@ -20,12 +20,7 @@ from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.format.kinds.base import named
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import Fitting, Letterbox, Resize
-from tensorstore_ds.loading.augment.geometry import (
-    Geometry,
-    RandomCrop,
-    RandomHorizontalFlip,
-    RandomResizedCrop,
-)
+from tensorstore_ds.loading.augment.geometry import Geometry, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split

@@ -25,12 +25,7 @@ from tensorstore_ds.annex.training.tasks import (
     Task,
 )
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import (
-    LabelField,
-    LabelsField,
-    MaskField,
-    ObjectsField,
-)
+from tensorstore_ds.format.kinds import LabelField, LabelsField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, named, of_kind
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.objects import IGNORED

@@ -270,9 +270,7 @@ class TrainOptions:
         group="Optimization",
     )
     mix: Mix = option(
-        "Blend images and labels within a batch with ``mixup`` or ``cutmix``.",
-        default="none",
-        group="Augmentation",
+        "Blend images and labels within a batch with ``mixup`` or ``cutmix``.", default="none", group="Augmentation"
     )
     augment: Augment = option(
         "Random augmentation: ``light`` shifts images and changes brightness and contrast; ``strong`` also enlarges "

@@ -12,15 +12,7 @@ import torch
 from torch import Tensor
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.base import (
-    BatchTransform,
-    OfBatches,
-    Params,
-    Rows,
-    Size,
-    check_images,
-    has_padding,
-)
+from tensorstore_ds.loading.augment.base import BatchTransform, OfBatches, Params, Rows, Size, check_images, has_padding
 from tensorstore_ds.loading.augment.pixels import empty_like
 from tensorstore_ds.loading.augment.values import unit, white_of
 from tensorstore_ds.loading.buffers import BufferPool

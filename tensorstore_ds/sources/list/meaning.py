@@ -9,16 +9,7 @@ from typing import Literal
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.sources.forms import FormError
 from tensorstore_ds.sources.ledger import NOT_READ
-from tensorstore_ds.sources.list.table import (
-    FALSE,
-    MINUS,
-    TRUE,
-    Columns,
-    Flag,
-    Table,
-    column_name,
-    is_number,
-)
+from tensorstore_ds.sources.list.table import FALSE, MINUS, TRUE, Columns, Flag, Table, column_name, is_number
 from tensorstore_ds.sources.row_objects import BoxForm, RowObjects
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 

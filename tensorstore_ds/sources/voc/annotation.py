@@ -18,16 +18,7 @@ from tensorstore_ds.sources.annotations import NUMBER, AnnotatedObject
 from tensorstore_ds.sources.base import FLAGS
 from tensorstore_ds.sources.forms import FormError, placed
 from tensorstore_ds.sources.ledger import ANY, LEAF, TEXT, USED, Known, Ledger
-from tensorstore_ds.sources.xml import (
-    ABSENT,
-    Place,
-    flag,
-    keypoints_of,
-    number,
-    parse_point,
-    pixels,
-    read_tree,
-)
+from tensorstore_ds.sources.xml import ABSENT, Place, flag, keypoints_of, number, parse_point, pixels, read_tree
 
 #: Tags that programs give to any keypoint; another tag is the keypoint's name.
 _KEYPOINT_TAGS = frozenset({"keypoint", "landmark", "part", "point"})
