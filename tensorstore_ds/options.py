@@ -466,6 +466,12 @@ def refusal(name: str, expected: str, found: object, choices: Iterable[str] = ()
     return OptionError(f"`{name}`: expected {expected}, found {text}.{meant(text, choices)}")
 
 
+def check_choice(name: str, value: object, choices: Sequence[str]) -> None:
+    """Raise the error for an option with a value that is none of the choices."""
+    if value not in choices:
+        raise refusal(name, f"one of {', '.join(choices)}", repr(value))
+
+
 def unknown_name(where: object, what: str, found: object, choices: Iterable[str]) -> UnknownNameError:
     """The error for a split or field that does not exist.
 

@@ -168,10 +168,11 @@ def _member(path: str | os.PathLike[str], where: str, limit: int) -> bytes | Non
         return place[0].read(number, where, limit)
 
 
-def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file that an option names, `what` in errors; raises `OptionError`."""
+def read_lines(path: Path, what: str) -> dict[int, str]:
+    """The lines with text of a file that an option names, `what` in errors, by number; raises `OptionError`."""
     try:
-        return decode_text(read_file(path, str(path), TEXT_LIMIT), str(path)).splitlines()
+        lines = decode_text(read_file(path, str(path), TEXT_LIMIT), str(path)).splitlines()
+        return {number: line for number, line in enumerate(lines, 1) if line.strip()}
     except SourceError as error:
         if error.reason == "text-encoding":
             raise OptionError(f"{path}: expected a {what} in UTF-8, found other bytes. Save it as UTF-8.") from error

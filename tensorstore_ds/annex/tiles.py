@@ -28,7 +28,7 @@ from tensorstore_ds.loading.decoding import plans_of, steps_of
 from tensorstore_ds.loading.fields import gatherer_of
 from tensorstore_ds.loading.samples import Batch
 from tensorstore_ds.machine import memory_limit
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
@@ -352,8 +352,7 @@ def merge_tiles(
             of predictions and tiles differ, or the tiles have a decode plan, which changes the coordinates.
     """
     threshold = number("iou_threshold", iou_threshold, most=1, expected="a share in [0, 1]")
-    if match not in get_args(Match):
-        raise refusal("match", f"one of {', '.join(get_args(Match))}", repr(match))
+    check_choice("match", match, get_args(Match))
     if isinstance(tiles, Tiles) and tiles.decode is not None:
         raise refusal("tiles", "tiles without a decode plan, which moves what is predicted", "one")
     given = tiles.positions if isinstance(tiles, Tiles) else tiles

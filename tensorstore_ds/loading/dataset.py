@@ -41,7 +41,7 @@ from tensorstore_ds.loading.fields import ReturnAs, Value, gatherer_of, is_decod
 from tensorstore_ds.loading.moving import move, only_moves
 from tensorstore_ds.loading.outlines import FRAME, OUTLINE, with_frames
 from tensorstore_ds.loading.samples import Batch, OnError, Sample, Samples, TransformOf, frozen
-from tensorstore_ds.options import refusal, unknown_name
+from tensorstore_ds.options import check_choice, refusal, unknown_name
 from tensorstore_ds.page_cache.shortage import Loaded
 from tensorstore_ds.reading.columns import Column, checked_rows
 from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
@@ -184,14 +184,11 @@ class StoreDataset(Samples):
         for name in self.fields:
             if named(known, name, UnknownTableField):
                 raise refusal("fields", "fields of kinds that this version knows", f"{name}: {known[name].describe()}")
-        if return_as not in get_args(ReturnAs):
-            raise refusal("return_as", f"one of {', '.join(get_args(ReturnAs))}", repr(return_as))
-        if transform_of not in get_args(TransformOf):
-            raise refusal("transform_of", f"one of {', '.join(get_args(TransformOf))}", repr(transform_of))
+        check_choice("return_as", return_as, get_args(ReturnAs))
+        check_choice("transform_of", transform_of, get_args(TransformOf))
         if transform_of == "image" and "image" not in self.fields:
             raise refusal("transform_of=image", "a field image", ", ".join(self.fields))
-        if on_error not in get_args(OnError):
-            raise refusal("on_error", f"one of {', '.join(get_args(OnError))}", repr(on_error))
+        check_choice("on_error", on_error, get_args(OnError))
         if return_as == "torchvision":
             self._check_detection()
         if transform is not None or decode is not None or return_as != "dict":

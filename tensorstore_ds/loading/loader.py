@@ -67,7 +67,7 @@ from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 from tensorstore_ds.loading.static_batch import StaticBatch
 from tensorstore_ds.loading.transformed import DECODERS, Decoder, Transformed
 from tensorstore_ds.machine import threads_for_loading
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.reading.store import Split, Store
 
 #: Number of prefetched tasks for each thread, unless `prefetch_factor` is set.
@@ -746,8 +746,7 @@ def _check(
     weights = getattr(sampler, "weights", None)
     if weights is not None and isinstance(dataset, Sized) and len(weights) != len(dataset):
         raise refusal("sampler", f"a weight for each of {len(dataset):,} samples", f"{len(weights):,}")
-    if collate not in COLLATES:
-        raise refusal("collate", f"one of {', '.join(COLLATES)}", repr(collate))
+    check_choice("collate", collate, COLLATES)
     if not isinstance(batch_size, int | float | None):  # torch itself rejects other numbers
         raise refusal("batch_size", "a whole number, at least 1, or None", repr(batch_size))
     for name, value in {**numbers, "num_threads": num_threads}.items():  # torch and the sampler check their ranges
@@ -842,8 +841,7 @@ def _check_padding(
     size_divisor: int,
 ) -> None:
     """Raise an `OptionError` where images cannot be padded or cut into patches, or would not be."""
-    if collate_images not in COLLATES_IMAGES:
-        raise refusal("collate_images", f"one of {', '.join(COLLATES_IMAGES)}", repr(collate_images))
+    check_choice("collate_images", collate_images, COLLATES_IMAGES)
     if type(size_divisor) is not int or size_divisor < 1:
         raise refusal("size_divisor", "an integer, at least 1", repr(size_divisor))
     how = f"collate_images={collate_images}"

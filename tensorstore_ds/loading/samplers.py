@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch.utils.data import DistributedSampler
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.seeding import IndexShuffle, generator, shuffled
 
 #: Number of rows converted to Python integers at a time, because a list of all takes several times the array's memory.
@@ -273,8 +273,7 @@ class ShuffleSampler(RowSampler):
     ) -> None:
         super().__init__(data, **order)
         self.shuffle = shuffle
-        if algorithm not in get_args(Algorithm):
-            raise refusal("algorithm", f"one of {', '.join(get_args(Algorithm))}", repr(algorithm))
+        check_choice("algorithm", algorithm, get_args(Algorithm))
         self.algorithm = algorithm
 
     def signature(self) -> Hashable | None:

@@ -145,11 +145,12 @@ def unpack(
         partial = work.new_store()
         for name in sorted(listed):
             (partial / name).parent.mkdir(parents=True, exist_ok=True)
-            with _new_file(partial / name) as file:
+            with open(partial / name, "xb") as file:
                 _copy(files, name, listed[name], file, advance)
+            sync(partial / name)
         root = _root(files)
-        with _new_file(partial / "zarr.json") as file:
-            file.write(root)
+        (partial / "zarr.json").write_bytes(root)
+        sync(partial / "zarr.json")
         for below, _, _ in os.walk(partial):
             sync(Path(below))
         work.put_store(target)
@@ -215,12 +216,3 @@ def _copy(files: StoreFiles, name: str, listed: File, out: IO[bytes], advance: C
     if left or found != listed.sha256:
         message = f"expected SHA-256 {listed.sha256[:12]}..., found {found[:12]}...."
         raise FormatError(Problem(name, "checksum", message), "Copy the store again; a damaged one is not passed on.")
-
-
-@contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A new file, which is synced when the block ends."""
-    with open(path, "xb") as file:
-        yield file
-        file.flush()
-        os.fsync(file.fileno())

@@ -180,8 +180,7 @@ def read_classes(path: Path) -> tuple[str, ...]:
     Raises:
         OptionError: the file cannot be read, is not UTF-8, contains no class, or contains one twice.
     """
-    lines = read_lines(path, "class list")
-    return _checked(tuple(name for line in lines if (name := line.strip())), str(path))
+    return _checked(tuple(line.strip() for line in read_lines(path, "class list").values()), str(path))
 
 
 def read_class_map(path: Path) -> dict[str, str]:
@@ -197,9 +196,7 @@ def read_class_map(path: Path) -> dict[str, str]:
         OptionError: the file cannot be read, a line has a different form, or a class occurs twice.
     """
     names: dict[str, str] = {}
-    for i, line in enumerate(read_lines(path, "class map"), 1):
-        if not line.strip():
-            continue
+    for i, line in read_lines(path, "class map").items():
         old, equals, new = line.partition("=")
         if not equals or not old.strip():
             raise OptionError(f"{path}: line {i}: expected old = new, found {line!r}.")
@@ -306,11 +303,8 @@ def read_keypoints(path: Path) -> Keypoints:
         OptionError: the file cannot be read, is not UTF-8, contains no keypoint or one twice, or has pairs that do not
             match.
     """
-    lines = read_lines(path, "keypoint list")
     partners: dict[str, str] = {}
-    for i, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
+    for i, line in read_lines(path, "keypoint list").items():
         name, *others = (part.strip() for part in re.split(r"[\t,]", line))
         where = f"{path}: line {i}"
         if not name or len(others) > 1:

@@ -19,7 +19,7 @@ from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
 from tensorstore_ds.loading.augment.pixels import mask_fill_of
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.seeding import Bits, uniforms
 
 
@@ -34,8 +34,7 @@ class Warp(BatchTransform):
         self.fill = fill
         self.mask_fill = mask_fill
         self.min_visibility = visibility(min_visibility)
-        if interpolation not in get_args(Interpolation):
-            raise refusal("interpolation", f"one of {', '.join(get_args(Interpolation))}", repr(interpolation))
+        check_choice("interpolation", interpolation, get_args(Interpolation))
         if not isinstance(fill, Real):
             raise refusal("fill", "a number", repr(fill))
 

@@ -191,7 +191,7 @@ class MaskSource(Source):
 def _labels(path: Path) -> list[tuple[str, int | None]]:
     """Names and colors from CVAT's ``name:red,green,blue:parts:actions``, in line order."""
     labels: list[tuple[str, int | None]] = []
-    for line in read_lines(path, "class list"):
+    for line in read_lines(path, "class list").values():
         name, _, rest = line.strip().partition(":")
         if name and not name.startswith("#"):
             numbers = rest.partition(":")[0].split(",")

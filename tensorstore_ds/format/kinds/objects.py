@@ -256,9 +256,9 @@ class ObjectsField(TableField):
         if "oriented_boxes" in self.values:
             yield from _check_oriented(table["oriented_boxes"])
         if "keypoints" in self.values:
-            yield from _check_keypoints(table["keypoints"])
+            yield from _check_points(table["keypoints"], "keypoint-range", "object")
         if "polygons" in self.values:
-            yield from _check_polygons(table.lists["polygons"]["items"])
+            yield from _check_points(table.lists["polygons"]["items"], "polygon-range", "corner")
         if "rle" in self.values:
             yield from _check_runs(table, image_sizes)
         for flag, most in {**dict.fromkeys(FLAGS, 1), "visibility": 2}.items():
@@ -282,22 +282,13 @@ def _check_oriented(boxes: StoredRows) -> Iterator[Finding]:
             return
 
 
-def _check_keypoints(keypoints: StoredRows) -> Iterator[Finding]:
-    for start, points in pieces(keypoints):
-        absent = np.isnan(points)
-        wrong = np.isinf(points).any(axis=(1, 2)) | (absent[..., 0] != absent[..., 1]).any(axis=1)
+def _check_points(stored: StoredRows, code: str, what: str) -> Iterator[Finding]:
+    """Yield the first row with a point (..., 2) of which one coordinate is missing or infinite."""
+    for start, points in pieces(stored):
+        wrong = np.isinf(points).any(axis=-1) | (np.isnan(points[..., 0]) != np.isnan(points[..., 1]))
         if wrong.any():
-            first = start + int(np.flatnonzero(wrong)[0])
-            yield "keypoint-range", f"expected two finite numbers or two NaN, found others in object {first}."
-            return
-
-
-def _check_polygons(polygons: StoredRows) -> Iterator[Finding]:
-    for start, points in pieces(polygons):
-        wrong = np.isinf(points).any(axis=1) | (np.isnan(points[:, 0]) != np.isnan(points[:, 1]))
-        if wrong.any():
-            first = start + int(np.flatnonzero(wrong)[0])
-            yield "polygon-range", f"expected two finite numbers or two NaN, found others in corner {first}."
+            first = start + int(np.argwhere(wrong)[0, 0])
+            yield code, f"expected two finite numbers or two NaN, found others in {what} {first}."
             return
 
 

@@ -41,7 +41,7 @@ from tensorstore_ds.loading.augment.pixels import (
 from tensorstore_ds.loading.augment.placements import Placements
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.loading.collate import PackedObjects
-from tensorstore_ds.options import refusal
+from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.seeding import Bits, uniforms
 
@@ -126,9 +126,7 @@ class RandomCrop(Cropping):
         self.padding_mode = padding_mode
         self.mask_fill = mask_fill
         self.min_visibility = visibility(min_visibility)
-        if padding_mode not in get_args(PaddingMode):
-            modes = ", ".join(get_args(PaddingMode))
-            raise refusal("padding_mode", f"one of {modes}", repr(padding_mode))
+        check_choice("padding_mode", padding_mode, get_args(PaddingMode))
 
     @property
     def _moves_only(self) -> bool:
