@@ -50,6 +50,24 @@ def write(path: Path, columns: dict[str, Any], features: Any = None, *, group: i
     return path
 
 
+@pytest.mark.parametrize(
+    ("column", "names"), [("Kind", ["pug", "tabby"]), ("label", ["b", "a"]), ("marks", [["wet"], ["dry", "wet"]])]
+)
+def test_the_column_of_labels_that_is_asked_for(tmp_path: Path, column: str, names: list[Any]) -> None:
+    columns = {
+        "image": images("a", "b"),
+        "label": ["b", "a"],
+        "kind": ["pug", "tabby"],
+        "marks": [["wet"], ["wet", "dry"]],
+    }
+    path = write(tmp_path / "a.parquet", columns)
+    assert found(path, label_from=column).names == names
+    with pytest.raises(
+        OptionError, match=r"`label_from`: expected a column of a.parquet, found 'x': kind, label, marks"
+    ):
+        found(path, label_from="x")
+
+
 def test_labels_paths_and_numbers(tmp_path: Path) -> None:
     columns = {
         "img": images("a.png", "b/b.png", "c.png"),

@@ -91,7 +91,7 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
             raise refusal("source", "a folder, or tsds.Sources(folder, ...) of several", "a list of folders")
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
     if options.label_from is not None and not opened.takes_label_from:
-        expected = "expected a folder of images without annotations, or a list"
+        expected = "expected a folder of images without annotations, a list or Parquet"
         raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
     if options.multi_label and opened.name != "folders":
         message = f"expected class folders, found {opened.name}. Leave it out: lists can name several labels."

@@ -87,9 +87,9 @@ class SourceOptions:
         group="Source",
     )
     label_from: str | None = option(
-        "Where labels come from. For a list, the name of a column. For a folder, a regular expression that finds the "
-        "label of each image in its path: the group named label, or else the first group, or else the whole match. An "
-        "image without a match is a bad sample.",
+        "Where labels come from. For a list or Parquet, the name of a column. For a folder, a regular expression that "
+        "finds the label of each image in its path: the group named label, or else the first group, or else the whole "
+        "match. An image without a match is a bad sample.",
         default=None,
         shown="a column such as label, or the folder of the image",
         group="Source",

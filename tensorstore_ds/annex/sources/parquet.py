@@ -51,6 +51,7 @@ class ParquetSource(PackedSource):
     """A reference is the sample's key, NUL, and the numbers of its file, row group, and row in the group."""
 
     name: ClassVar[str] = "parquet"
+    takes_label_from: ClassVar[bool] = True
     scanned: ClassVar[tuple[str, ...] | None] = (
         "_files",
         "_about",
@@ -222,12 +223,15 @@ class ParquetSource(PackedSource):
         named = {name: _class_names(features.get(name)) for name in schema.names}
         is_value = {each.name for each in schema if kinds.is_integer(kind := element_of(each.type)) or is_text(kind)}
         are_lists = {each.name for each in schema if element_of(each.type) != each.type}
-        is_label = is_value - are_lists
+        is_label, wanted = is_value - are_lists, self.options.label_from
         several = [name for name in schema.names if name in is_value & are_lists and not _is_member(name)]
-        several = [name for name in several if name.lower() in LABEL_NAMES or named[name]]
+        names = LABEL_NAMES if wanted is None else {wanted.lower()}
+        several = [name for name in several if name.lower() in names or (wanted is None and named[name])]
         self._several = several[0] if len(several) == 1 else ""
         self._table.several, self._table.has_several = ClassNames(named.get(self._several)), bool(self._several)
-        labels = [name for name in schema.names if name.lower() in LABEL_NAMES and name in is_label]
+        labels = [name for name in schema.names if name.lower() in names and name in is_label]
+        if wanted is not None and not labels and not self._several:
+            raise no_column(self, wanted, sorted(is_value), "label_from")
         classed = [name for name in schema.names if named[name] and name in is_label and not _is_member(name)]
         self._label = next(iter(labels), classed[0] if len(classed) == 1 else "")
         self._table.labels = ClassNames(named.get(self._label))
