@@ -118,6 +118,10 @@ CASES = {
             "the folders Final_Test, Final_Training are read as the splits test, training.",
         ],
     ),
+    "a plain name that is a class of another split": images(
+        "train/photos/1.png", "val/photos/2.png", "val/drawings/3.png", classes=["drawings", "photos"],
+        labels={"train": [1], "val": [0, 1]},
+    ),
     "images above and in folders of a folder with a plain name": images(
         "images/1.png", "images/cat/2.png", classes=["images"], labels={"train": [0, 0]}
     ),

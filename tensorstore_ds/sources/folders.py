@@ -274,9 +274,12 @@ class FolderSource(Source):
         for names in folders:
             place = names[self._level : self._level + 1]
             below.setdefault(names[: self._level], set()).add((place, len(names) > self._level + 1))
+        classes = {name for found in below.values() if len(found) > 1 for name, _ in found}
         alone = ((above, next(iter(found))[0]) for above, found in below.items() if len(found) == 1)
         return frozenset(
-            "/".join([*above, *name, ""]) for above, name in alone if name and (is_plain(name[0]) or name == above)
+            "/".join([*above, *name, ""])
+            for above, name in alone
+            if name and name not in classes and (is_plain(name[0]) or name == above)
         )
 
     def _inside(self, path: str) -> str:
