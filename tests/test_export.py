@@ -585,6 +585,17 @@ def test_png_files_keep_the_pixels(tmp_path: Path) -> None:
     assert png_bytes(PIXELS)[:4] == b"\x89PNG"
 
 
+def test_images_that_exif_turns_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    for orientation in (1, 3, 6):
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        Image.new("RGB", (9, 7)).save(tmp_path / f"a/{orientation}.jpg", exif=exif)
+    tsds.convert(tmp_path / "a", tmp_path / "a.tsds", encoding=tsds.conversion.SourceFiles(), workers=0)
+    (note,) = tsds.export(tmp_path / "a.tsds", tmp_path / "out", "folders").notes
+    assert note.startswith("2 images are turned by their EXIF orientation")
+
+
 @pytest.mark.parametrize("to", ["voc", "cvat"])
 def test_names_that_no_xml_can_contain(to: str, tmp_path: Path) -> None:
     with tsds.Writer(tmp_path / "s.tsds", classes=["a\x01b"]) as writer:

@@ -15,6 +15,7 @@ from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
+from tensorstore_ds.imaging.codecs import read_image_header
 
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
@@ -31,6 +32,7 @@ class Exporter:
         left_out: number of values that are not written, by kind.
         missing: number of samples of each split that are not written.
         notes: remarks for the user.
+        turned: number of images that are shown turned or mirrored, as their EXIF says.
         files: number of files written.
     """
 
@@ -48,7 +50,7 @@ class Exporter:
         self.left_out: Counter[str] = Counter()
         self.missing: Counter[str] = Counter()
         self.notes: list[str] = []
-        self.files = 0
+        self.files = self.turned = 0
         fields = store.manifest.fields
         if "image" not in fields:
             advice = "tsds table writes the other fields as one Parquet file."
@@ -73,6 +75,8 @@ class Exporter:
     def samples(self, split: str, names: Mapping[int, Names] | Names) -> Iterator[ExportedSample]:
         """Iterate over the samples of a split, as `samples_of`, and report the progress."""
         for sample in samples_of(self.store[split], names):
+            height, width = sample.size
+            self.turned += read_image_header(sample.image, max_pixels=height * width).orientation != 1
             yield sample
             self.advance(1)
 

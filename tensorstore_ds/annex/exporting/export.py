@@ -90,6 +90,9 @@ def export(
         for name in names:
             exporter.export_split(name)
         exporter.finish()
+        if exporter.turned:
+            what = "are turned by their EXIF orientation, to which boxes and sizes belong"
+            exporter.notes.append(f"{exporter.turned:,} images {what}. Programs that ignore it show them otherwise.")
         sync_all(folder)
         note = work.put_store(target)
     left_out = Counter(exporter.left_out)
