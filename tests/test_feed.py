@@ -899,6 +899,30 @@ def test_the_state_of_another_loader_is_refused(
         tsds.DataLoader(dataset, **given | (change or {})).load_state_dict(state)
 
 
+@pytest.mark.parametrize("name", ["blocks", "weights", "rows", "shares"])
+def test_another_order_of_as_many_samples_is_begun_between_epochs_alone(dataset: tsds.StoreDataset, name: str) -> None:
+    def make(number: int) -> tsds.DataLoader[Any]:
+        if name == "shares":
+            shares = {dataset: 1.0, dataset.subset(range(9)): float(number)}
+            return tsds.DataLoader(tsds.MixedDataset(shares, epoch_length=ROWS), BATCH, shuffle=True)
+        sampler = {
+            "blocks": tsds.BlockShuffleSampler(ROWS, block_rows=2, window_blocks=number),
+            "weights": tsds.WeightedSampler([number, *[1] * (ROWS - 1)]),
+            "rows": tsds.loading.SubsetSampler([number, *range(1, ROWS)]),
+        }[name]
+        return tsds.DataLoader(dataset, BATCH, sampler=sampler)
+
+    rest, state = stopped(make(2), 0, 2)
+    with pytest.raises(tsds.OptionError, match="expected the state of a loader with order"):
+        make(3).load_state_dict(state)
+    (second := make(2)).load_state_dict(json.loads(json.dumps(state)))
+    assert flat(second) == flat(rest)
+    _, state = stopped(make(2), 1, 0)
+    (third := make(3)).load_state_dict(state)
+    (whole := make(3)).set_epoch(1)
+    assert flat(third) == flat(whole)
+
+
 @pytest.mark.parametrize("by_torch", [False, True])
 def test_a_state_of_a_store_that_has_grown_is_taken_between_epochs_alone(
     dataset: tsds.StoreDataset, by_torch: bool

@@ -5,7 +5,7 @@ While batches are gathered, the system reads the next window. `shuffle_quality` 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sized
+from collections.abc import Sized
 from typing import Any, ClassVar, Unpack
 
 import numpy as np
@@ -61,9 +61,8 @@ class BlockShuffleSampler(RowSampler):
         blocks = -(-self.size // self.block_rows)
         self.window_blocks = min(at_least(1, window_blocks, "window_blocks"), max(1, blocks))
 
-    def signature(self) -> Hashable | None:
-        """Return what the order depends on beside the epoch."""
-        return self._signature(self.block_rows, self.window_blocks)
+    def _own(self) -> list[Any] | None:
+        return [self.block_rows, self.window_blocks]
 
     def _order(self) -> NDArray[np.int64]:
         """Return the rows of the shuffled blocks, block by block."""

@@ -72,6 +72,8 @@ from tensorstore_ds.reading.store import Split, Store
 
 #: Number of prefetched tasks for each thread, unless `prefetch_factor` is set.
 PREFETCH_FACTOR = 2
+#: Members of a state that decide the order within an epoch, and may change between two.
+_OF_ORDER = ("samples", "num_rows", "order")
 
 
 #: Type of a batch, as torch declares it. Batches of a `StoreDataset` may be of any type.
@@ -411,12 +413,12 @@ class DataLoader(data.DataLoader[Batches]):
         is_free = self.is_elastic or state.get("batch") == 0  # any number of ranks begins an epoch
         is_divided_anew = is_free and state.get("num_replicas") != setting.get("num_replicas")
         if is_divided_anew:
-            shared = ("seed", "sampler", "sampler_seed", "samples", "num_rows")
+            shared = ("seed", "sampler", "sampler_seed", *_OF_ORDER)
             setting = {name: setting[name] for name in shared if name in setting}
         elif not getattr(self._ranked_sampler, "even_batches", True):
             del setting["batches"]  # differs among ranks in this case
-        if not is_begun:  # a store may grow between two epochs
-            setting = {name: value for name, value in setting.items() if name not in ("samples", "num_rows")}
+        if not is_begun:  # a store may grow between two epochs, and weights may change
+            setting = {name: value for name, value in setting.items() if name not in _OF_ORDER}
         for name, value in setting.items():
             if name not in state or state[name] != value:
                 found = repr(state[name]) if name in state else "none"
@@ -504,8 +506,6 @@ class DataLoader(data.DataLoader[Batches]):
         iterable = isinstance(self.dataset, IterableDataset)  # torch wants to know who asks for its length
         batches = None if iterable or not isinstance(self._index_batches(), Sized) else len(self)
         setting = {"seed": self.seed, "batch_size": self.batch_size, "batches": batches, **describe(self._ordering)}
-        if self._ranked_sampler is not None:
-            setting["samples"] = self._ranked_sampler.size
         rows = len(self.dataset) if isinstance(self.dataset, Sized) and not iterable else None
         return {**setting, "num_rows": rows}
 

@@ -306,10 +306,9 @@ class MixedSampler(RowSampler):
         """Number of samples of an epoch, all ranks together."""
         return int(self._counts(self.epoch).sum())
 
-    def signature(self) -> Hashable | None:
-        """Return what the order depends on beside the epoch, or None if a function decides the shares."""
+    def _own(self) -> list[Any] | None:
         shares, length = self._mixed.shares, self._mixed.epoch_length
-        return None if shares is None else self._signature(shares.tobytes(), length, *self._lengths)
+        return None if shares is None else [*shares.tolist(), length, *self._lengths]  # else a function decides
 
     def _weights(self, epoch: int) -> NDArray[np.float64]:
         if self._mixed.shares is not None:

@@ -28,6 +28,7 @@ from torch.utils.data import (
 )
 
 from tensorstore_ds.errors import OptionError
+from tensorstore_ds.loading.samplers import RowSampler
 from tensorstore_ds.loading.size_buckets import SizeBucketSampler
 
 #: These samplers draw everything from their generator, or torch's global one, at the first request.
@@ -76,6 +77,8 @@ def describe(sampler: Any) -> dict[str, Any]:
         description |= {"sampler_seed": sampler.seed, "num_replicas": sampler.num_replicas}
     elif isinstance(sampler, SizeBucketSampler):
         description |= sampler._setting()
+    if isinstance(sampler, RowSampler):
+        description |= {"samples": sampler.size, "order": sampler._own()}
     return description
 
 

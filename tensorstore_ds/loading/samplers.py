@@ -229,14 +229,15 @@ class RowSampler(Ranked, DistributedSampler[int], ABC):  # type: ignore[override
         >>> ShuffleSampler(10, seed=3).signature() == ShuffleSampler(10, seed=3).signature()
         True
         """
-        return None
-
-    def _signature(self, *own: Hashable) -> Hashable | None:
-        """Return the signature of a class of this library, None for classes derived from it."""
-        if not type(self).__module__.startswith("tensorstore_ds."):
+        own = self._own()
+        if own is None or not type(self).__module__.startswith("tensorstore_ds."):  # a derived class
             return None
         order = (self.seed, self.size, self._start, self._place(), self.drop_last, self.even_batches)
         return (type(self), *order, *own)
+
+    def _own(self) -> list[Any] | None:
+        """Plain values that the order of all ranks depends on beside size, seed and epoch, or None if unknown."""
+        return None
 
 
 class ShuffleSampler(RowSampler):
@@ -276,9 +277,8 @@ class ShuffleSampler(RowSampler):
         check_choice("algorithm", algorithm, get_args(Algorithm))
         self.algorithm = algorithm
 
-    def signature(self) -> Hashable | None:
-        """Return what the order depends on beside the epoch."""
-        return self._signature(self.shuffle, self.algorithm)
+    def _own(self) -> list[Any] | None:
+        return [self.shuffle, self.algorithm]
 
     def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
         if not self.shuffle:
@@ -328,9 +328,8 @@ class SubsetSampler(ShuffleSampler):
         self._rows = array.astype(np.int64)
         super().__init__(len(array), shuffle=shuffle, algorithm=algorithm, **order)
 
-    def signature(self) -> Hashable | None:
-        """Return what the order depends on beside the epoch."""
-        return self._signature(self.shuffle, self.algorithm, zlib.crc32(self._rows.view(np.uint8).data))
+    def _own(self) -> list[Any] | None:
+        return [self.shuffle, self.algorithm, zlib.crc32(self._rows.view(np.uint8).data)]
 
     @property
     def subset(self) -> NDArray[np.int64]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 import zlib
-from collections.abc import Hashable
 from typing import Any, Literal, Unpack
 
 import numpy as np
@@ -74,9 +73,8 @@ class WeightedSampler(RowSampler):
             raise OptionError(f"`num_samples`: {expected}, found {size}. Ask for fewer, or for `replacement=True`.")
         super().__init__(size, **order)
 
-    def signature(self) -> Hashable | None:
-        """Return what the order depends on beside the epoch. Weights that were changed have a different one."""
-        return self._signature(self.replacement, zlib.crc32(np.ascontiguousarray(self.weights).view(np.uint8).data))
+    def _own(self) -> list[Any] | None:
+        return [self.replacement, zlib.crc32(np.ascontiguousarray(self.weights).view(np.uint8).data)]
 
     def _order(self) -> NDArray[np.int64]:
         random = generator(self.seed, self.epoch)
