@@ -232,6 +232,28 @@ def test_another_number_of_ranks_resumes_an_order_by_blocks_between_epochs(
     assert report.epochs == 2 and state(out)["ranks"] == 1
 
 
+@pytest.mark.parametrize("windows", [9, 0])
+def test_a_run_goes_on_in_its_order_whatever_memory_is_free_then(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: int
+) -> None:
+    """Samples that do not fit into memory are shuffled within windows, which have a share of the free memory."""
+    data = "tensorstore_ds.annex.training.data"
+
+    def free(blocks: int) -> None:
+        monkeypatch.setattr(f"{data}.fits", lambda *_, **__: not blocks)
+        monkeypatch.setattr(f"{data}.memory_limit", lambda: 8 * 288 * blocks)
+
+    monkeypatch.setattr(f"{data}.BLOCK_NBYTES", 288)
+    free(6)
+    trained(store, tmp_path / "whole", epochs=1)
+    with signal_in_pass(signal.SIGTERM, passes=3), pytest.raises(TrainingStopped):
+        trained(store, tmp_path / "run", epochs=1)
+    free(windows)
+    trained(store, tmp_path / "run", epochs=1, resume=True)
+    found, expected = state(tmp_path / "run"), state(tmp_path / "whole")
+    assert found["window_blocks"] == 6 and equal(found["weights"], expected["weights"])
+
+
 @pytest.fixture(scope="module")
 def brief(store: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of an epoch, to look at."""

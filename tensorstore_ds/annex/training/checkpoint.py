@@ -34,7 +34,7 @@ FORMAT = ("tensorstore-ds checkpoint", 1)
 #: What a checkpoint has of a run, beside the weights.
 _STATE: Mapping[str, tuple[type, ...]] = {
     **dict.fromkeys(("learner", "options", "tally", "loader"), (dict,)),
-    **dict.fromkeys(("epoch", "batch", "start", "ranks", "torch_threads"), (int,)),
+    **dict.fromkeys(("epoch", "batch", "start", "ranks", "torch_threads", "block_rows", "window_blocks"), (int,)),
     **dict.fromkeys(("seconds", "wait", "computed"), (int, float)),
 }
 #: Advice about an unusable checkpoint that is given, and of a run that is to be resumed.

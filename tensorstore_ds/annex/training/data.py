@@ -288,8 +288,13 @@ def train_loader(
     *,
     plan: Plan | None = None,
     rows: RowNumbers = None,
+    blocks: tuple[int, int] | None = None,
 ) -> tuple[DataLoader[Any], str]:
-    """Training batches on the device, and a word on their order; `rows=None` uses the whole split."""
+    """Training batches on the device, and a word on their order; `rows=None` uses the whole split.
+
+    `blocks` are the rows of a block and the blocks of a window of a run that goes on, zeros if it shuffles all rows.
+    Free memory decides them otherwise, the same for all ranks.
+    """
     dataset = StoreDataset(store, options.train_split, fields=task.fields, decode=plan)
     if rows is not None:
         dataset = dataset.subset(rows)
@@ -300,7 +305,7 @@ def train_loader(
             f"`batch_size`: expected at most {share:,}, the samples of the split {options.train_split}{of_rank}, found "
             f"{options.batch_size:,}. Use `batch_size={max(1, share)}` or less."
         )
-    sampler, order = _sampler(store, dataset, task, options)
+    sampler, order = _sampler(store, dataset, task, options, ranks, blocks)
     loader = DataLoader(
         dataset,
         options.batch_size,
@@ -337,20 +342,33 @@ def eval_loader(
     return loader, min(1, len(own))
 
 
-def _sampler(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[Sampler[Any] | None, str]:
+def _sampler(
+    store: Store,
+    dataset: StoreDataset,
+    task: Task,
+    options: TrainOptions,
+    ranks: Ranks,
+    blocks: tuple[int, int] | None,
+) -> tuple[Sampler[Any] | None, str]:
     if options.balance != "none":
         weights = balance_weights(dataset.split, task, options.balance, dataset.rows)
         word = f"drawn by weight ({options.balance})"
         if options.balance == "repeat" and (weights == weights[0]).all():
             word += f", the same for all because each class is in {RARE:.0%} of them or more: use repeat-instance"
         return WeightedSampler(weights, seed=options.seed), word
-    if options.residency == "auto" and not fits(store, splits=dataset.split_name, fields=task.fields):
-        nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
-        block = max(1, BLOCK_NBYTES * len(dataset) // nbytes)
-        window = max(4, memory_limit() // 8 // BLOCK_NBYTES)
+    block, window = blocks or map(ranks.any, _blocks(store, dataset, task, options))
+    if window > 0:
         sampler = BlockShuffleSampler(dataset, block_rows=block, window_blocks=window, seed=options.seed)
         return sampler, "shuffled by blocks, since they do not fit in memory"
     return None, "shuffled"
+
+
+def _blocks(store: Store, dataset: StoreDataset, task: Task, options: TrainOptions) -> tuple[int, int]:
+    """Rows of a block and blocks of a window, if the samples do not fit into memory now, else zeros."""
+    if options.residency != "auto" or fits(store, splits=dataset.split_name, fields=task.fields):
+        return 0, 0
+    nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
+    return max(1, BLOCK_NBYTES * len(dataset) // nbytes), max(4, memory_limit() // 8 // BLOCK_NBYTES)
 
 
 def balance_weights(split: Split, task: Task, balance: Balance, rows: RowNumbers = None) -> NDArray[np.float64]:

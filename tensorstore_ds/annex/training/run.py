@@ -109,7 +109,11 @@ class Run:
         self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
         transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
         self.plan = train_plan(self.split, options, self.vit)
-        self.loader, self.order = train_loader(store, self.task, options, transform, ranks, plan=self.plan, rows=rows)
+        state = None if self._loaded is None else self._loaded.state
+        blocks = None if state is None else (state["block_rows"], state["window_blocks"])
+        self.loader, self.order = train_loader(
+            store, self.task, options, transform, ranks, plan=self.plan, rows=rows, blocks=blocks
+        )
         self.loader.last_epoch = options.epochs - 1
         steps = math.ceil(len(self.loader) / options.accumulate) * options.epochs
         self.learner = Learner(
@@ -124,7 +128,7 @@ class Run:
         self.position = Position()
         on_cpu = ranks.device.type == "cpu" and ranks.size == 1 and not options.compile  # which compiles for a number
         most = torch.get_num_threads()
-        kept = most if self._loaded is None else self._loaded.state["torch_threads"]
+        kept = most if state is None else state["torch_threads"]
         self.threads = options.torch_threads or min(kept, most)  #: The number of torch's threads.
         is_free = options.torch_threads is None and "OMP_NUM_THREADS" not in os.environ and not self.resumed
         self.compares_threads = on_cpu and is_free and most > 1  #: Whether `compare_threads` is still to be called.
@@ -247,6 +251,7 @@ class Run:
         position = self.position
         state = {name: getattr(position, name) for name in ("epoch", "batch", "start", "seconds", "wait", "computed")}
         state |= {"tally": position.tally.over_ranks(self.ranks).sums, "ranks": self.ranks.size}
+        state |= {name: getattr(self.loader.sampler, name, 0) for name in ("block_rows", "window_blocks")}
         state["torch_threads"] = self.threads
         if self.ranks.first:
             state |= {"loader": self.loader.state_dict(), "options": plain(self.options.as_data())}
