@@ -26,7 +26,7 @@ FORMATS = Plugins(
     {
         "arrays": ("annex.sources.arrays.numpy_files", "ArraysSource", "NumPy's .npy and .npz files"),
         "coco": ("annex.sources.coco.source", "CocoSource", "COCO's JSON: boxes, keypoints and segmentations"),
-        "cvat": ("sources.cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
+        "cvat": ("annex.sources.cvat", "CvatSource", "CVAT for images 1.1: XML with shapes"),
         "dota": ("annex.sources.dota", "DotaSource", "DOTA: a text file of quadrilaterals for each image"),
         "folders": ("sources.folders", "FolderSource", "images in class folders, or without labels"),
         "hdf5": ("annex.sources.hdf5", "Hdf5Source", "HDF5: images as an array, or as the bytes of files"),

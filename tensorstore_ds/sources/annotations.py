@@ -15,7 +15,6 @@ from typing import Any, ClassVar
 
 import msgspec
 import numpy as np
-from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem, SourceError
@@ -85,30 +84,6 @@ def rotated(box: Box, degrees: float, center: Place) -> tuple[Place, ...]:
     cosine, sine, (a, b) = math.cos(turn), math.sin(turn), center
     corners = ((x1, y1), (x2, y1), (x2, y2), (x1, y2))
     return tuple((a + (x - a) * cosine - (y - b) * sine, b + (x - a) * sine + (y - b) * cosine) for x, y in corners)
-
-
-def ellipse_box(center: Place, radii: Place, degrees: float) -> Box:
-    """Smallest box around an ellipse that is rotated around its center."""
-    (x, y), (rx, ry) = center, radii
-    turn = math.radians(math.fmod(degrees, 360))
-    width = math.hypot(rx * math.cos(turn), ry * math.sin(turn))
-    height = math.hypot(rx * math.sin(turn), ry * math.cos(turn))
-    return x - width, y - height, x + width, y + height
-
-
-def attach_points(
-    points: Sequence[tuple[object, str, Place]], objects: list[AnnotatedObject], groups: Mapping[object, Sequence[int]]
-) -> int:
-    """Add points to the one object of their group; returns how many have none, or a repeated name."""
-    alone = 0
-    for group, name, place in points:
-        owners = groups.get(group, ()) if group is not None else ()
-        if len(owners) == 1 and name not in objects[owners[0]].keypoints:
-            owner = objects[owners[0]]
-            objects[owners[0]] = replace(owner, keypoints={**owner.keypoints, name: place})
-        else:
-            alone += 1
-    return alone
 
 
 #: Kinds of objects, by their keypoints, that are looked at for two spellings of one keypoint.

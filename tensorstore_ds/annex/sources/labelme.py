@@ -23,9 +23,10 @@ from tensorstore_ds.annex.sources.json_files import (
     text,
     values,
 )
+from tensorstore_ds.annex.sources.shapes import attach_points
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.regular_files import decode_text, is_dir, read_file, read_head
-from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, hull, unpack
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, hull, unpack
 from tensorstore_ds.sources.base import FLAGS, Contents, Reference, Sample
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.forms import FormError, kind, placed

@@ -14,12 +14,13 @@ import msgspec
 import numpy as np
 
 from tensorstore_ds.annex.sources.json_files import decoded, finite, members, read_list, text, values
+from tensorstore_ds.annex.sources.shapes import attach_points, ellipse_box
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.regular_files import decode_text, is_file, read_file, read_head
-from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, Box, attach_points, ellipse_box, unpack
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, Box, unpack
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.files import PROBED_FILES, encoding_problem, glance
 from tensorstore_ds.sources.forms import FormError, kind, noted

@@ -11,8 +11,9 @@ from xml.etree.ElementTree import Element
 
 from msgspec.structs import replace
 
+from tensorstore_ds.annex.sources.shapes import attach_points, ellipse_box
 from tensorstore_ds.errors import Problem, SourceError
-from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, attach_points, ellipse_box, hull
+from tensorstore_ds.sources.annotations import AnnotatedObject, AnnotatedSource, hull
 from tensorstore_ds.sources.base import FLAGS, Contents
 from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.forms import FormError, noted, placed
