@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -132,7 +133,12 @@ def _before_number(file: str) -> str:
 
 def split_folder(path: str) -> str:
     """The first folder of a path that means a split, perhaps with a number, such as ``val2017``; empty without one."""
-    names = path.split("/")[:-1]
+    return _first_split(path[: path.rfind("/") + 1])
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _first_split(folders: str) -> str:
+    names = folders.split("/")[:-1]
     return next((f for f in names if re.sub(r"(?:[-_ ]|(?<![0-9]))[0-9]+$", "", f.lower()) in SPLIT_NAMES), "")
 
 
