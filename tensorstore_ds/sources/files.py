@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from itertools import islice
 from pathlib import Path
 
-from tensorstore_ds.archives import Archive
+from tensorstore_ds.archives import SUFFIXES, Archive
 from tensorstore_ds.errors import Problem, SourceError
 from tensorstore_ds.packed_strings import PackedStrings as PackedStrings
 from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_file, unreadable
@@ -149,7 +149,9 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
 def no_images(root: Path, others: int) -> SourceError:
     """The error for a folder without images, but with a number of other files."""
     advice, (volume, _) = "Name a folder that holds images.", find_file(root, VOLUME_SUFFIXES)
-    if archive_of(root):
+    if (packed := find_file(root, SUFFIXES)[0]) is not None:
+        advice = f"Unpack {packed}." if archive_of(root) else f"Name the archive {root / packed}, or unpack it."
+    elif archive_of(root):
         advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."
     if volume is not None:
         advice = f"{volume} is a volume. {NO_VOLUMES}"
