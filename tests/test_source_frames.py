@@ -105,6 +105,11 @@ def test_a_frame_for_each_split_in_the_current_folder(tmp_path: Path, monkeypatc
     assert source.read("val", "b/c.png\0").image == f"{tmp_path}/b/c.png"
 
 
+def test_a_frame_is_divided_by_folders_unless_its_split_is_named() -> None:
+    frame = Frame({"path": ["train/a.png", "test/b.png"]})
+    assert [list(scan(each)[1].splits) for each in (frame, {"mine": frame})] == [["train", "test"], ["mine"]]
+
+
 @pytest.mark.parametrize("dtype", [None, "Int64"])
 def test_numbers_with_missing_ones_are_labels(dtype: str | None) -> None:
     pandas = pytest.importorskip("pandas")

@@ -38,6 +38,7 @@ class FrameSource(ListSource):
         super().__init__(Path(_NAME), options)
         self.images = options.images or Path.cwd()
         self._images = ListedImages(options.images)  # the current folder may be a large one
+        self._is_named = isinstance(frames, Mapping)
         self._frames: Mapping[str, Any] = frames if isinstance(frames, Mapping) else {"train": frames}
 
     def tables(self) -> list[tuple[Table, str]]:

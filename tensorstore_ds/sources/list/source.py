@@ -80,6 +80,7 @@ class ListSource(Source):
         self._labels: dict[str, int] = {}  # the text in the list -> class index
         self._divided = ""  # how cells are divided that have several labels
         self._count = 0  # of classes of `labels`
+        self._is_named = False  # whether the caller named the splits
         self._has_objects = False  # whether rows are objects, of which an image may have several
 
     @classmethod
@@ -102,8 +103,8 @@ class ListSource(Source):
         for (table, split), each in zip(divided, columns, strict=True):
             self.ledger.use(table.where)
             self._read_table(table, each, split, rows, problems)
-        may_divide = len(tables) == 1 and columns[0].split is None and not split_word(tables[0].file.stem)
-        if may_divide and (names := rows.divide()):
+        is_named = self._is_named or bool(split_word(tables[0].file.stem))
+        if len(tables) == 1 and not is_named and columns[0].split is None and (names := rows.divide()):
             self._notes.append(f"{self._names}: the folders {', '.join(names)} of the images are read as splits.")
         self._notes += [*dict.fromkeys(note for each in columns for note in each.notes), *self._images.notes]
 
