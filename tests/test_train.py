@@ -408,6 +408,15 @@ def test_a_balanced_run_never_draws_samples_without_a_label(tmp_path: Path) -> N
     assert load_history(tmp_path / "run")[0].train["accuracy"] >= 0
 
 
+def test_a_run_learns_from_a_split_that_is_named_training(tmp_path: Path) -> None:
+    store, out = tmp_path / "s.tsds", tmp_path / "run"
+    tsds.convert({"training": patterns(16), "testing": patterns(8)}, store, workers=0, classes=["a", "b", "c"])
+    report, notes = trained(store, out, epochs=1)
+    assert any(each.startswith("16 samples of training, ") for each in notes)
+    assert report.facts["eval_split"] == "testing"
+    assert trained(store, out, epochs=1, resume=True)[0].best == report.best
+
+
 # --- folds -------------------------------------------------------------------------------------------------------
 
 

@@ -51,7 +51,7 @@ from tensorstore_ds.reading.store import Split, Store
 #: Some rows of a split, (n,) int64; None: all.
 RowNumbers = NDArray[np.int64] | None
 #: Names of the split to evaluate on, in the order in which they are looked for.
-EVAL_SPLITS = ("val", "valid", "validation", "test")
+EVAL_SPLITS = ("val", "valid", "validation", "test", "testing")
 #: Images with a class that is in fewer than this share of all are drawn more often by the balance `repeat`.
 RARE = 0.1
 #: Of neighboring rows that are read together, where a split does not fit in memory.

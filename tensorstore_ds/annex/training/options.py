@@ -157,7 +157,7 @@ class TrainOptions:
         default="auto",
         group="Essential",
     )
-    train_split: str = option("Split to train on.", default="train", group="Splits")
+    train_split: str = option("Split to train on.", default="train", shown="train, or else training", group="Splits")
     eval_split: str | None = option(
         "Split to evaluate on after every epoch.",
         default=None,

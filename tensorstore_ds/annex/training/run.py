@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,8 @@ class Run:
         self._loaded = checkpoint.load_state(self.last) if self.resumed else None
         if self._loaded is not None:
             options = self._loaded.completed(options)
+        if options.train_split == "train" and "train" not in store and "training" in store:
+            options = replace(options, train_split="training")
         self.split = split_of(store, options.train_split, "train_split")
         self.task = task_of(self.split, options.task, options.model)
         self.fold = fold_of(store, options)  #: the rows of the split to train and to evaluate on, or None
