@@ -107,7 +107,7 @@ class SizeBucketSampler(Ranked, Sampler[list[int]]):
 
     def _setting(self) -> dict[str, Any]:
         """Return the options that determine the order."""
-        names = ("pixels", "buckets", "size_divisor", "shuffle", "drop_last")
+        names = ("batch_size", "pixels", "buckets", "size_divisor", "shuffle", "drop_last")
         own = {f"sampler_{name}": getattr(self, name) for name in names}
         return {"sampler_seed": self.seed, "num_replicas": self.num_replicas, **own}
 

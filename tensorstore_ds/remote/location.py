@@ -228,6 +228,11 @@ class Location:
         mode: Any = {"e_tag": etag} if etag else "overwrite"
         with self._errors(name):
             try:
+                if etag and self._given.lower().startswith("gs://"):  # Google replaces generations, not ETags
+                    there = _get(self._store, name, head=True).meta
+                    if there["e_tag"] != etag:
+                        raise obstore.exceptions.PreconditionError
+                    mode["version"] = there["version"]
                 obstore.put(self._store, name, data, mode=mode, use_multipart=False)
             except (obstore.exceptions.PreconditionError, FileNotFoundError):
                 what = "was changed meanwhile. Run the same command again."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import tensorstore_ds as tsds
 from remote.conftest import ROWS, SECRET, set_credentials, write_images
 from remote.fault_proxy import Proxy
+from remote.servers import Handler, running
 from small_stores import tsds as command, voc
 from stores import files_of
 from tensorstore_ds.format.manifest import shard_path
@@ -185,6 +187,50 @@ def test_the_root_is_replaced_by_version(grown: tuple[Path, str]) -> None:
     with pytest.raises(tsds.errors.StoreExistsError, match=r"zarr\.json was changed meanwhile"):
         place.replace("zarr.json", data, etag)
     assert place.read_all("zarr.json", 10**7)[0] == data + b"\n"
+
+
+def test_google_replaces_a_root_by_its_generation(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: dict[str, tuple[bytes, int]] = {}
+
+    class Google(Handler):
+        def do_PUT(self) -> None:  # noqa: N802
+            data, generation = self.rfile.read(int(self.headers["Content-Length"])), kept.get(self.path, (b"", 0))[1]
+            is_asked = self.headers.get("x-goog-if-generation-match") == str(generation)
+            if is_asked:
+                kept[self.path] = data, generation + 1
+            self.answer(200 if is_asked else 412, generation=generation + 1)
+
+        def do_GET(self) -> None:  # noqa: N802
+            self.answer(200, *kept[self.path])
+
+        do_HEAD = do_GET  # noqa: N815
+
+        def answer(self, status: int, data: bytes = b"", generation: int = 0) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+            self.send_header("ETag", f'"{generation}"')
+            self.send_header("x-goog-generation", str(generation))
+            self.end_headers()
+            self.wfile.write(data if self.command != "HEAD" else b"")
+
+    with running(Google) as url:
+        account = {
+            "gcs_base_url": url,
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
+        monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT_KEY", json.dumps(account))
+        monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+        place = Location("gs://bucket")
+        place.create("zarr.json", b"first")
+        _, etag = place.read_all("zarr.json", 99)
+        place.replace("zarr.json", b"second", etag)
+        assert place.read_all("zarr.json", 99)[0] == b"second"
+        with pytest.raises(tsds.StoreExistsError, match="was changed meanwhile"):
+            place.replace("zarr.json", b"third", etag)
 
 
 def test_what_is_refused(grown: tuple[Path, str], other: tsds.Store, tmp_path: Path) -> None:
