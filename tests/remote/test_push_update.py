@@ -229,7 +229,7 @@ def test_google_replaces_a_root_by_its_generation(monkeypatch: pytest.MonkeyPatc
         _, etag = place.read_all("zarr.json", 99)
         place.replace("zarr.json", b"second", etag)
         assert place.read_all("zarr.json", 99)[0] == b"second"
-        with pytest.raises(tsds.StoreExistsError, match="was changed meanwhile"):
+        with pytest.raises(tsds.errors.StoreExistsError, match="was changed meanwhile"):
             place.replace("zarr.json", b"third", etag)
 
 
