@@ -118,6 +118,10 @@ CASES = {
             "the folders Final_Test, Final_Training are read as the splits test, training.",
         ],
     ),
+    "splits whose names differ by this word alone": images(
+        "asl_train/asl_train/A/1.jpg", "asl_train/asl_train/B/1.jpg", "asl_test/asl_test/A.jpg", classes=["A", "B"],
+        labels={"train": [0, 1], "test": [-1]}, notes=[Has("asl_test, asl_train are read as the splits test, train")],
+    ),
     "a plain name that is a class of another split": images(
         "train/photos/1.png", "val/photos/2.png", "val/drawings/3.png", classes=["drawings", "photos"],
         labels={"train": [1], "val": [0, 1]},
@@ -147,6 +151,9 @@ CASES = {
         for said, names in {
             "UTKFace. If UTKFace is no class, convert that folder alone": ["UTKFace/1.jpg", "labels.mat"],
             "jpg, png. If jpg is no class": ["jpg/1.jpg", "png/2.jpg"],
+            "all/no: in the class folder all is one with the name of another class. If all is no class": [
+                "yes/1.jpg", "no/1.jpg", "all/yes/1.jpg", "all/no/1.jpg"
+            ],
             "cars_test, cars_train, query. If these are splits": [
                 "cars_train/1.jpg", "cars_test/1.jpg", "query/2.jpg"
             ],
@@ -271,6 +278,7 @@ def test_one_image_in_several_class_folders(tmp_path: Path) -> None:
     ("names", "note"),
     [
         (("fotos/1.jpg", "fotos/2.jpg", "mask_png/1.png", "mask_png/2.png"), "mask_png has files of the same names as"),
+        (("A_Input/1.jpg", "A_GroundTruth/1_segmentation.png"), "A_GroundTruth has files of the same names as A_Input"),
         (("train/a/1.jpg", "train/gt_of_a/1.png"), "train/gt_of_a has files of the same names as train/a: if they are"),
         (("data/1.jpg", "data/1_mask.png"), "data has images with the names of others and an ending, such as 1_mask"),
         (("1.jpg", "1_mask.png"), "the folder has images with the names of others and an ending, such as 1_mask"),

@@ -105,19 +105,34 @@ def test_a_line_of_a_list_without_a_mask_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("classes", [None, ("ground", "square")])
-@pytest.mark.parametrize("mode", ["L", "RGB", "1", "P"])
+@pytest.mark.parametrize("mode", ["L", "RGB", "1", "P", "I;16"])
 def test_masks_of_0_and_255(tmp_path, mode, classes):
     city, expected = write_folders(tmp_path / "city"), []
     for path in sorted((city / "masks").iterdir()):
         expected.append((np.asarray(Image.open(path)) > 0).astype(np.uint8))
-        mask = Image.fromarray(255 * expected[-1])
+        mask = Image.fromarray(255 * expected[-1] if mode != "I;16" else 65535 * expected[-1].astype(np.uint16))
         if mode == "P":
             mask.putpalette([0, 0, 0, 200, 30, 30] * 128)
-        (mask if mode == "P" else mask.convert(mode)).save(path)
+        (mask if mode in ("P", "I;16") else mask.convert(mode)).save(path)
     store, summary = converted(city, classes=classes)
     assert store["train"].fields["mask"].classes == (classes or ("0", "1"))
     np.testing.assert_array_equal(store["train"]["mask"][:], expected)
-    assert any("255 is read as the class 1" in note for note in summary.notes) == (mode != "1")
+    number = "65535" if mode == "I;16" else "255"
+    assert any(f"{number} is read as the class 1" in note for note in summary.notes) == (mode != "1")
+
+
+def test_masks_of_16_bits_ignore_65535(tmp_path):
+    city = write_folders(tmp_path / "city")
+    mask = np.arange(32 * 48, dtype=np.uint16).reshape(32, 48) % 300
+    mask[0] = 65535
+    for path in (city / "masks").iterdir():
+        Image.fromarray(mask).save(path)
+    store, _ = converted(city)
+    field = store["train"].fields["mask"]
+    assert (len(field.classes), field.ignored) == (300, 65535)
+    np.testing.assert_array_equal(store["train"]["mask"][0], mask)
+    with pytest.raises(tsds.OptionError, match=r"at most 65,535 classes of masks, found 70,000"):
+        converted(city, classes=tuple(map(str, range(70_000))))
 
 
 def test_masks_of_0_and_255_that_do_not_fit(tmp_path):

@@ -102,7 +102,7 @@ class FolderSource(Source):
         contents = self._divide(images, folders, split_of)
         notes: tuple[str, ...] = (self._note_of_no_labels(len(images)),)
         if labelled:
-            notes = (*self._note_of_classes(), *note_of_folders(folders, self._labels))
+            notes = (*self._note_of_classes(), *note_of_folders(folders, self._labels), *self._note_of_nested(folders))
         if labelled and self.options.multi_label:
             contents = self._with_several_labels(contents)
         elif labelled:
@@ -177,6 +177,14 @@ class FolderSource(Source):
             return ()
         named = ", ".join(classes[:_NAMED]) + (", ..." if len(classes) > _NAMED else "")
         return (f"the classes are the names of folders: {named}. {more}",)
+
+    def _note_of_nested(self, folders: Mapping[str, _Names]) -> tuple[str, ...]:
+        """A note about a class folder with folders of other classes in it, such as a second copy of all."""
+        nested = (names for names in folders.values() if not self._labels.keys().isdisjoint(names[self._level + 1 :]))
+        if (names := next(nested, None)) is None:
+            return ()
+        what = f"{'/'.join(names)}: in the class folder {names[self._level]} is one with the name of another class"
+        return (f"{what}. If {names[self._level]} is no class, move it away.",)
 
     def _note_of_no_labels(self, count: int) -> str:
         """A note about a folder of only images, such as one next to its annotations."""
@@ -323,7 +331,8 @@ def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str
     below = _below(folders)
     words = {top: split_word(top) for top in tops}
     are_plain = all(_PLAIN.issuperset(words_of(top)) for top in tops)
-    are_splits = are_plain or len(_alike(tops, below)) == len(tops)
+    are_named_alike = len({tuple(word for word in words_of(top) if word != words[top]) for top in tops}) == 1
+    are_splits = are_plain or are_named_alike or len(_alike(tops, below)) == len(tops)
     if are_splits and len(tops) > 1 and "" not in words.values() and len(set(words.values())) == len(tops):
         return words, (f"the folders {', '.join(tops)} are read as the splits {', '.join(words.values())}.",)
     inner = {name for names in below.values() for name in names}

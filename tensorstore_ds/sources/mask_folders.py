@@ -32,7 +32,8 @@ _PROBED = 16  # masks of a folder whose names are compared
 #: What follows the name of an image in the name of its mask.
 _ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth")
 _MASK_WORDS = frozenset(
-    {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation", "truth"}
+    {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation"}
+    | {"groundtruth", "truth"}
 )
 
 

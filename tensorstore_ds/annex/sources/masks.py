@@ -34,7 +34,7 @@ VOC_CLASSES = (
 )  # fmt: skip
 #: Number of masks searched for values out of range, if classes have names.
 _PROBED = 16
-_FOREGROUND = 255
+_FOREGROUND, _FOREGROUND_16 = 255, 65535
 _JPEG = (".jpg", ".jpeg")
 
 
@@ -42,9 +42,9 @@ class MaskSource(Source):
     """A reference is the paths of an image and its mask, separated by NUL, which paths cannot contain."""
 
     name: ClassVar[str] = "masks"
-    scanned: ClassVar[tuple[str, ...] | None] = ("_colors", "_is_binary")
+    scanned: ClassVar[tuple[str, ...] | None] = ("_colors", "_foreground")
     _colors: tuple[int, ...] = ()  #: of the classes, where the masks may have colors instead of numbers
-    _is_binary = False  #: whether the masks have 255 for the class 1
+    _foreground = 0  #: the number of the class 1 in masks of 0 and 255, or of 0 and 65535
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -84,7 +84,9 @@ class MaskSource(Source):
     def read(self, split: str, reference: Reference) -> Sample:
         image, _, mask = str(reference).partition("\0")
         path = self.path / mask
-        decoded = _by_color(path, self._colors) if self._colors else _binary(path) if self._is_binary else path
+        decoded: Any = path
+        if self._colors or self._foreground:
+            decoded = _by_color(path, self._colors) if self._colors else _binary(path, self._foreground)
         return Sample(image, self.path / image, masks={"mask": decoded})
 
     def files(self, reference: Reference) -> tuple[str, ...]:
@@ -169,17 +171,19 @@ class MaskSource(Source):
                     one, first = palette[wrong[0]]
                     what = f"{wrong[0]} has the color {one} in {first}, and {own[wrong[0]]} in {path}"
                     notes.append(f"the palettes of masks differ: {what}. Numbers are read, not colors: compare some.")
-        if values == {0, _FOREGROUND}:
+        foreground = max(values, default=0)
+        if values in ({0, _FOREGROUND}, {0, _FOREGROUND_16}):
             if named is not None and len(named) != 2:
-                message = f"expected the numbers of {len(named)} classes in the masks, found 0 and 255 alone."
+                message = f"expected the numbers of {len(named)} classes in the masks, found 0 and {foreground} alone."
                 raise SourceError(
                     Problem(str(self.path), "mask-range", message), "Name two classes, such as no and yes."
                 )
-            self._is_binary, values = True, {0, 1}
-            notes.append("masks have the numbers 0 and 255 alone: 255 is read as the class 1.")
+            self._foreground, values = foreground, {0, 1}
+            notes.append(f"masks have the numbers 0 and {foreground} alone: {foreground} is read as the class 1.")
         if named is not None:
             return number_classes((), named, str(self.path))
-        most = max((value for value in values if value != _FOREGROUND), default=0)
+        ignored = _FOREGROUND if foreground <= _FOREGROUND else _FOREGROUND_16
+        most = max((value for value in values if value != ignored), default=0)
         return tuple(map(str, range(most + 1)))
 
     def _beside(self, masks: str, name: str) -> Path | None:
@@ -224,13 +228,13 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
     return mask
 
 
-def _binary(path: Path) -> NDArray[np.uint8]:
-    """(H, W) 0 and 1 of a mask of 0 and 255; raises `SourceError` `mask-range` for other numbers."""
+def _binary(path: Path, foreground: int) -> NDArray[np.uint8]:
+    """(H, W) 0 and 1 of a mask of 0 and `foreground`; raises `SourceError` `mask-range` for other numbers."""
     mask = decode_mask(read_file(path, str(path)), key=str(path))
-    if (wrong := mask[(mask != 0) & (mask != _FOREGROUND)]).size:
-        message = f"expected 0 and 255, as in the masks before, found {wrong[0]}."
+    if (wrong := mask[(mask != 0) & (mask != foreground)]).size:
+        message = f"expected 0 and {foreground}, as in the masks before, found {wrong[0]}."
         raise SourceError(Problem(str(path), "mask-range", message), "Correct the mask.")
-    return np.asarray(mask == _FOREGROUND, np.uint8)
+    return np.asarray(mask == foreground, np.uint8)
 
 
 def _by_folder(references: Sequence[str], folders: MaskFolders) -> dict[str, list[str]]:

@@ -49,6 +49,8 @@ class MaskField(ArrayField):
         255
         """
         dtype = "uint8" if len(classes) < 256 else "uint16"
+        if len(classes) > np.iinfo(dtype).max:
+            raise OptionError(f"`classes`: expected at most 65,535 classes of masks, found {len(classes):,}.")
         return cls(ArraySpec(dtype, (0, 0)), classes, int(np.iinfo(dtype).max))
 
     @property

@@ -77,7 +77,7 @@ def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
 
 def _is_example(file: str) -> bool:
     """Whether a file shows how predictions have to be submitted, as Kaggle's sample_submission.csv."""
-    return re.sub("[^a-z]", "", stem_of(file.rpartition("/")[2]).lower()) == "samplesubmission"
+    return re.sub("[^a-z]", "", stem_of(file.rpartition("/")[2]).lower()).startswith("samplesubmission")
 
 
 def _is_split(stem: str) -> bool:
