@@ -83,6 +83,14 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"training": 2, "test": 1}, "label", ["00000", "00001"],
     ),
+    "cifar-10": (
+        {
+            **images("train/1.png", "train/2.png", "test/1.png", "test/2.png"),
+            "trainLabels.csv": lines("id,label", "1,frog", "2,cat"),
+            "sampleSubmission.csv": lines("id,label", "1,cat", "2,cat"),
+        },
+        {"train": 2}, "label", ["cat", "frog"],
+    ),
     "dogs-vs-cats/train": (
         images("cat.0.jpg", "dog.0.jpg"), {"train": 2}, "label", ["cat", "dog"]
     ),

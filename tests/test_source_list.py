@@ -278,6 +278,14 @@ CASES = {
         "Filename;Annotation tag;x1;y1;x2;y2\na.png;stop;1;2;3;4\na.png;go;1;2;3;4\n",
         options={"label_from": "annotation tag"}, classes=["go", "stop"],
     ),
+    "equal names in the folders of splits": case(
+        {
+            "trainLabels.csv": "id,label\n1,x\n2,y\n", "a_test.csv": "id,label\n1,y\n",
+            **blank("train/1.png", "train/2.png", "test_images/1.png", "extra/1.png"),
+        },
+        keys={"train": ["train/1.png", "train/2.png"], "test": ["test_images/1.png"]}, problems=[],
+        labels={"train": [0, 1], "test": [1]}, left_out=[("extra/1.png", "not-listed")],
+    ),
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])

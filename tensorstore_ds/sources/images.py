@@ -18,7 +18,7 @@ from tensorstore_ds.packed_strings import PackedStrings, place_of
 from tensorstore_ds.regular_files import entries, is_dir, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import LITTER
-from tensorstore_ds.sources.splits import SPLIT_NAMES
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_word
 
 #: Names of folders that tell what kind of files they have, in lower case; others tell which.
 FOLDERS = frozenset(
@@ -75,11 +75,11 @@ class ImageIndex:
         own = {folder for folder in annotation.split("/")[:-1] if folder.lower() not in FOLDERS}
         return _best(matches, lambda i: len(own.intersection(self.paths[i].split("/")[:-1])))
 
-    def find_by_end(self, path: str, where: str) -> str:
+    def find_by_end(self, path: str, where: str, split: str = "") -> str:
         r"""The image that shares the most last parts with a path from a different machine.
 
-        Ties go to the image without further parts. Empty if no image shares the last part. Raises `SourceError`
-        `ambiguous-image`.
+        Ties go to the image without further parts, then to one in a folder with the word `split` in its name. Empty if
+        no image shares the last part. Raises `SourceError` `ambiguous-image`.
 
         >>> images = ImageIndex(["a/1.png", "b/1.png"])
         >>> images.find_by_end(r"C:\photos\b\1.png", "labels.json"), images.find_by_end("2.png", "labels.json")
@@ -89,16 +89,19 @@ class ImageIndex:
         rows = [i for i in self._anywhere(stem_of(name)) if self.paths[i].rpartition("/")[2] == name]
         rows = rows or (self._normalized(name, "") if not name.isascii() else [])
         advice = "Remove or rename the others, or write the path from the source's folder."
-        return self._only(self._longest(rows, path), where, advice)
+        return self._only(self._longest(rows, path), where, advice, split)
 
-    def find_by_stem(self, path: str, where: str) -> str:
+    def find_by_stem(self, path: str, where: str, split: str = "") -> str:
         """Like `find_by_end`, for a `path` without a suffix."""
         parts = [part for part in path.replace("\\", "/").split("/") if part not in ("", ".", "..")]
         rows = self._anywhere(parts[-1]) if parts else []
         best = _best(rows, lambda i: _common_end(parts, self.paths[i].rpartition(".")[0].split("/")))
-        return self._only(best, where, "Write the suffix, or the path from the source's folder.")
+        return self._only(best, where, "Write the suffix, or the path from the source's folder.", split)
 
-    def _only(self, rows: Sequence[int], where: str, advice: str) -> str:
+    def _only(self, rows: Sequence[int], where: str, advice: str, split: str) -> str:
+        if len(rows) > 1 and split:
+            own = [i for i in rows if any(split_word(name) == split for name in self.paths[i].split("/")[:-1])]
+            rows = own or rows
         if len(rows) > 1:
             raise self._ambiguous(rows, where, advice)
         return self.paths[rows[0]] if rows else ""

@@ -121,8 +121,9 @@ def split_word(name: str) -> str:
 
 
 def words_of(name: str) -> list[str]:
-    """The words of a name, in lower case: ``train`` and ``set`` of Trainset-2."""
-    return re.findall("[a-z]+", re.sub("set(?![a-z])", " set", name.lower()))
+    """The words of a name, in lower case: ``train`` of Trainset-2, and also of trainLabels."""
+    apart = re.sub("(?<=[a-z])(?=[A-Z])", " ", name).lower()
+    return re.findall("[a-z]+", re.sub("set(?![a-z])", " set", apart))
 
 
 def _before_number(file: str) -> str:

@@ -59,12 +59,15 @@ class ListedImages:
         if not is_there:
             self._walk()
 
-    def path(self, text: str, folder: str) -> str:
-        """Path below the root of the image that a list in `folder` names; raises `FormError` for none or several."""
+    def path(self, text: str, folder: str, split: str = "") -> str:
+        """Path below the root of the image that a list in `folder` names; raises `FormError` for none or several.
+
+        Of several, the one in a folder with the word `split` in its name is meant.
+        """
         try:
             path = folder + clean_path(text)
         except FormError as error:
-            found = self._found(text) if error.reason == "unsafe-path" else ""
+            found = self._found(text, split) if error.reason == "unsafe-path" else ""
             if not found:
                 raise
             return found
@@ -73,20 +76,21 @@ class ListedImages:
             return path
         if self._walk().row(path) >= 0:
             return path
-        if found := self._found(path):
+        if found := self._found(path, split):
             return found
         if has_suffix:
             return path  # reading it fails, and says so
         raise FormError(f"expected an image named {text}, or {text} with a suffix, found none.", "no-image")
 
-    def _found(self, text: str) -> str:
+    def _found(self, text: str, split: str) -> str:
         """The single image whose path ends as `text`; empty if there is none."""
         if self._root is None:
             return ""
         index = self._walk()
         has_suffix = text.lower().endswith(_SUFFIXES)
         try:
-            found = index.find_by_end(text, "") if has_suffix else index.find_by_stem(text, "")
+            find = index.find_by_end if has_suffix else index.find_by_stem
+            found = find(text, "", split)
         except SourceError as error:
             raise FormError(error.problems[0].message, error.reason) from error
         if found and has_suffix:

@@ -175,9 +175,10 @@ class ListSource(Source):
             places = [i for i, each in enumerate(table.header) if column_name(each) == column_name(name)]
             if len(places) != 1:
                 raise no_column(self, name, table.header)
+            word = split_word(table.file.stem)
             for _, cells in table.rows():
                 with suppress(FormError, IndexError):  # which the scan has named
-                    path = self._images.path(cells[columns.path], table.folder)
+                    path = self._images.path(cells[columns.path], table.folder, word)
                     values.setdefault(hash(path), numbers.setdefault(cells[places[0]], len(numbers)))
         texts = list(numbers)
         return lambda split, reference: texts[values.get(hash(self.key(split, reference)), 0)]
@@ -231,14 +232,14 @@ class ListSource(Source):
     def _read_table(self, table: Table, columns: Columns, split: str, rows: ListRows, problems: list[Problem]) -> None:
         place = columns.split
         names: dict[str, str] = {}  # the text in the list -> the split's name
-        is_first = True
+        is_first, word = True, split_word(table.file.stem)
         for line, cells in table.rows():
             try:
                 path = None
                 if len(cells) == columns.width:
                     if is_first:
                         self._images.expect(cells[columns.path], table.folder)
-                    is_first, path = False, self._images.path(cells[columns.path], table.folder)
+                    is_first, path = False, self._images.path(cells[columns.path], table.folder, word)
                 packed = columns.pack(cells, path)
             except FormError as error:
                 problems.append(Problem(f"{table.where}:{line}", error.reason or "list-line", str(error)))
