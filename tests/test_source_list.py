@@ -286,6 +286,14 @@ CASES = {
         keys={"train": ["train/1.png", "train/2.png"], "test": ["test_images/1.png"]}, problems=[],
         labels={"train": [0, 1], "test": [1]}, left_out=[("extra/1.png", "not-listed")],
     ),
+    **{
+        f"RetinaNet's columns, {what}": lines(
+            f"a.jpg,1,2,30,40,cat{more}\na.jpg,5,6,7,8,dog{more}\nb.jpg,,,,,{more}\n", names=[["cat", "dog"], []],
+            boxes=[[[1, 2, 30, 40], [5, 6, 7, 8]], []], classes=["cat", "dog"],
+            notes=[f"l.csv: the columns are read as path, x1, y1, x2, y2, class{names}.", Has("several rows")],
+        )
+        for what, more, names in (("without sizes", "", ""), ("with sizes", ",64,48", ", width, height"))
+    },
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])

@@ -58,6 +58,8 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], Literal["corners", "sized", "ce
 )
 #: Columns whose cells have all four numbers of a box.
 BOX_TEXTS = frozenset({"bbox", "box", "bounding_box", "bndbox", "objects.bbox"})
+#: Columns of lists for RetinaNet, which have no header; SKU-110K's have the last two.
+_RETINANET = ("path", "x1", "y1", "x2", "y2", "class", "width", "height")
 #: Before the names of columns that hold what the objects in JSON Lines have.
 _OF_OBJECTS = "objects."
 
@@ -90,14 +92,15 @@ class Table:
     where: str  #: name in messages
     quoted: bool  #: cells may be quoted, as in CSV; else a line is divided at the last `separator`
     separator: str | None  #: between cells; None is any run of white space
-    header: tuple[str, ...] = ()  #: the names of the columns, as they are written
+    header: tuple[str, ...] = ()  #: the names of the columns, as they are written, or as they are known without
     width: int = 1  #: cells of every row
     folder: str = ""  #: that paths begin in, with a slash at its end
+    is_headed: bool = True  #: whether the header is the first line
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number (from 1) and stripped cells of each row that is not blank."""
         rows = self._quoted_rows() if self.quoted else self._plain_rows()
-        if self.header:
+        if self.header and self.is_headed:
             next(rows, None)
         return rows
 
@@ -134,6 +137,13 @@ def open_table(file: Path, where: str) -> Table:
         raise SourceError(Problem(where, "empty-source", "expected lines that name images, found none."))
     if len(cells) <= 2:
         return Table(file, where, True, separator, (), len(cells))
+    if (
+        len(cells) in (6, 8)
+        and cells[0].lower().endswith(_SUFFIXES)
+        and _is_box(cells[1:5])
+        and not is_number(cells[5])
+    ):
+        return Table(file, where, True, separator, _RETINANET[: len(cells)], len(cells), is_headed=False)
     message = f"expected a path and a label, or a header with a column named path, found {len(cells)} columns."
     raise bad_line(where, number, message)
 
@@ -143,6 +153,10 @@ def is_header(cells: Iterable[str]) -> bool:
     names = set(map(column_name, cells))
     may_be = ID_NAMES if len(names) > 1 else set(ID_NAMES) - {"id", "name"}  # which may be names of images
     return not names.isdisjoint(PATH_NAMES) or not names.isdisjoint(may_be)
+
+
+def _is_box(cells: Sequence[str]) -> bool:
+    return all(map(is_number, cells)) or not any(cells)
 
 
 def _separator(first: str, suffix: str) -> str:
@@ -361,6 +375,8 @@ def read_columns(table: Table, keypoints: Keypoints | None, label: str | None = 
     are_objects = any(name.startswith(_OF_OBJECTS) for name in names)
     labels = LABEL_NAMES if label is None else frozenset({column_name(label)})
     category = [i for i, name in enumerate(names) if name.removeprefix(_OF_OBJECTS) in labels and "." in name]
+    if not table.is_headed:
+        notes = (f"{table.where}: the columns are read as {', '.join(table.header)}.",)
     columns = Columns(
         len(names),
         path,
