@@ -236,6 +236,7 @@ def check_resumed(folder: Path, case: dict[str, Any]) -> None:
         stores = {folder / "a.tsds": 2, folder / "b.tsds": 3}
         dataset = tsds.MixedDataset(stores, fields=["key"], epoch_length=31)
     keys = [dataset.key(row) for row in range(len(dataset))]
+    assert [dataset.key(row) for row in range(-len(dataset), 0)] == keys
 
     def sampler(rank: int, ranks: int) -> Any:
         place = {**options, "rank": rank, "num_replicas": ranks}

@@ -189,6 +189,7 @@ class MixedDataset(Samples):
 
     def key(self, row: int) -> str:
         """Return the name of a sample in its store, by its index."""
+        row = self._index(row)
         part = int(self.part_of([row])[0])
         own = self.parts[part]
         return own.key(int(own._store_rows([row - int(self._starts[part])])[0]))
