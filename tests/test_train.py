@@ -291,13 +291,14 @@ def test_a_run_is_not_overwritten(store: Path, brief: Path, tmp_path: Path) -> N
         ({"learning_rate": 1e-2}, "`learning_rate`: expected 0.001 as in the checkpoint, found 0.01"),
         ({"mix": "cutmix"}, "`mix`: expected none as in the checkpoint, found cutmix"),
         ({"classes": 2}, "`task.classes`: expected ['a', 'b', 'c'] as in the checkpoint, found ['a', 'b']"),
+        ({"train": 66}, "`samples`: expected 60 as in the checkpoint, found 66"),
     ],
 )
 def test_another_runs_checkpoint_is_refused(
     store: Path, brief: Path, tmp_path: Path, changes: Any, message: str
 ) -> None:
-    store = labelled(tmp_path, **changes) if "classes" in changes else store
-    changes = {name: value for name, value in changes.items() if name != "classes"}
+    if changes.keys() & {"classes", "train"}:
+        store, changes = labelled(tmp_path, **changes), {}
     with pytest.raises(TrainingError, match="Use the same store and options, or another `out`") as error:
         trained(store, brief, resume=True, **{"epochs": 1, **changes})
     assert message in one_line(error.value)

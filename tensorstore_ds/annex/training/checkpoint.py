@@ -157,10 +157,11 @@ class LoadedState:
         except OptionError as error:
             raise unusable(self.path, error) from error
 
-    def check(self, card: ModelCard, options: TrainOptions, *, ranks: int, is_elastic: bool) -> None:
+    def check(self, card: ModelCard, options: TrainOptions, samples: int, *, ranks: int, is_elastic: bool) -> None:
         """Raise `TrainingError` if a run cannot continue with it; `is_elastic` allows other ranks in an epoch."""
-        found = self.state["options"]
-        difference = _difference(self.card.as_data(), card.as_data()) or _difference(found, deciding(options))
+        before = {"samples": self.state["loader"].get("num_rows"), **self.card.as_data()}
+        difference = _difference(before, {"samples": samples, **card.as_data()})
+        difference = difference or _difference(self.state["options"], deciding(options))
         if difference:
             longer = " To train longer, start another run with `weights`." if difference.startswith("`epochs`") else ""
             raise TrainingError(f"{self.path}: {difference}. Use the same store and options, or another `out`.{longer}")

@@ -162,7 +162,8 @@ class Run:
             partial_of(path).unlink(missing_ok=True)  # what a run that was killed had half written
         loaded, self._loaded = self._loaded, None
         if loaded is not None:
-            loaded.check(self.card, self.options, ranks=self.ranks.size, is_elastic=self.loader.is_elastic)
+            is_elastic = self.loader.is_elastic
+            loaded.check(self.card, self.options, self.samples, ranks=self.ranks.size, is_elastic=is_elastic)
         self.ranks.wait()  # no rank writes before all have looked
         if loaded is None:
             return
