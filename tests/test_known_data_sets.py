@@ -117,6 +117,23 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"train": 2, "val": 1}, "label", ["Black", "Indian"],
     ),
+    "isic2019/ISIC_2019_Training_GroundTruth.csv": (
+        {
+            **images("ISIC_2019_Training_Input/ISIC_1.jpg", "ISIC_2019_Training_Input/ISIC_2.jpg"),
+            "ISIC_2019_Training_GroundTruth.csv": lines("image,MEL,NV,BCC", "ISIC_1,0.0,1.0,0.0", "ISIC_2,1.0,0.0,0.0"),
+            "ISIC_2019_Training_Metadata.csv": lines("image,age_approx,sex", "ISIC_1,55.0,female", "ISIC_2,1,male"),
+        },
+        {"train": 2}, "label", ["MEL", "NV", "BCC"],
+    ),
+    "nih/Data_Entry_2017.csv": (
+        {
+            **images("images_001/images/1_000.png", "images_002/images/2_000.png"), "test_list.txt": "2_000.png\n",
+            "Data_Entry_2017.csv": lines(
+                "Image Index,Finding Labels,Patient ID,", "1_000.png,Edema|Mass,1,", "2_000.png,Mass,2,"
+            ),
+        },
+        {"train": 2}, "labels", ["Edema", "Mass"],
+    ),
     "CheXpert-v1.0-small": (
         {
             **images("train/patient1/view1.jpg", "train/patient2/view1.jpg", "valid/patient3/view1.jpg"),
@@ -159,6 +176,14 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"train": 1, "validation": 1}, "objects", ["/m/0c", "/m/0k"],
     ),
+    "sku110k/annotations": (
+        {
+            "annotations_train.csv": "train_0.jpg,1,2,9,10,object,16,12\ntrain_0.jpg,3,4,9,10,object,16,12\n",
+            "annotations_val.csv": "val_0.jpg,1,2,9,10,object,16,12\nval_0.jpg,3,4,9,10,object,16,12\n",
+            **images("../images/train_0.jpg", "../images/val_0.jpg"),
+        },
+        {"train": 1, "val": 1}, "objects", ["object"],
+    ),
     "oxford-pets": (
         {
             **images("images/Abyssinian_1.jpg", "images/beagle_1.jpg"), "annotations/list.txt": "Abyssinian_1 1 1 1\n",
@@ -195,13 +220,15 @@ def test_every_data_set_of_the_page_is_tried() -> None:
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_the_command_for(line: str, tmp_path: Path) -> None:
+def test_the_command_for(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     _, _, source, out, *options = shlex.split(line)
     files, rows, field, classes = DATA_SETS[source]
-    write(tmp_path / source, files)
-    done: Any = command("convert", tmp_path / source, tmp_path / out, "--workers", 0, "--size", 8, *options)
+    (folder := Path(source).parent if source.endswith(".csv") else Path(source)).mkdir(parents=True)
+    write(folder, files)
+    done: Any = command("convert", source, out, "--workers", 0, "--size", 8, *options)
     assert done.exit_code == 0, done.output
-    store = tsds.open(tmp_path / out)
+    store = tsds.open(out)
     assert {name: len(store[name]) for name in store} == rows
     assert list(store[next(iter(rows))].fields[field].classes) == classes  # type: ignore[attr-defined]
     assert tsds.verify(store.path) == []
