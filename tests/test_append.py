@@ -102,6 +102,20 @@ def test_samples_of_a_program(tmp_path: Path) -> None:
         tsds.append(store, iter(rows), workers=0)  # type: ignore[arg-type]
 
 
+def test_options_of_one_format_are_taken_over_for_its_sources_alone(tmp_path: Path) -> None:
+    folder = photos(tmp_path / "all", 1)
+    (folder / "list.csv").write_text("path,kind,age\ncat/000.png,cat,3\ndog/000.png,dog,4\n")
+    store = convert(folder, tmp_path / "s.tsds", label_from="kind").path
+    photos(folder, 2)
+    (folder / "list.csv").write_text("path,kind,age\ncat/000.png,cat,3\ndog/000.png,dog,4\ncat/001.png,cat,1\n")
+    assert tsds.append(store, folder, workers=0).added.keys == ["cat/001.png"]
+    assert tsds.append(store, photos(tmp_path / "more", 1, "dog", start=7), workers=0).added.keys == ["dog/007.png"]
+    assert [name for _, name in samples(tsds.open(store)).values()] == ["cat", "dog", "cat", "dog"]
+    several = convert(photos(tmp_path / "m", 1), tmp_path / "m.tsds", multi_label=True).path
+    (tmp_path / "m/list.csv").write_text("path,labels\ncat/000.png,cat\n")
+    assert tsds.append(several, tmp_path / "m/list.csv", workers=0).already_there.count == 1
+
+
 def test_objects_and_a_split_that_is_new(tmp_path: Path) -> None:
     convert(voc(tmp_path / "a", "x", "y"), tmp_path / "s.tsds")
     more = voc(tmp_path / "b", "z", boxes=(("dog", 1, 2, 8, 9), ("cat", 0, 0, 3, 3)))

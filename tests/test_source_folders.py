@@ -245,8 +245,8 @@ def test_folders_around_a_data_set_are_no_part_of_it(tmp_path: Path, names: list
 def test_options_that_do_not_go_together(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=r"`label_from`: expected a regular expression, found '\('"):
         scan(tmp_path, "a.png", label_from="(")
-    write(tmp_path, {"list.csv": "path,label\na.png,cat\n"})
-    with pytest.raises(OptionError, match="`multi_label`: expected class folders, found list"):
+    write(tmp_path, {"a.png": b"", "a.xml": "<annotation></annotation>"})
+    with pytest.raises(OptionError, match="`multi_label`: expected class folders or a list, found voc"):
         tensorstore_ds.convert(tmp_path, tmp_path.with_suffix(".tsds"), multi_label=True)
 
 

@@ -294,6 +294,18 @@ CASES = {
         )
         for what, more, names in (("without sizes", "", ""), ("with sizes", ",64,48", ", width, height"))
     },
+    **{
+        f"one label each, as several: {what}": lines(
+            text, options={"multi_label": True}, fields=["labels"], names=[["cat"], ["big dog"], []]
+        )
+        for what, text in {
+            "a column": "path,label\na.png,cat\nb.png,big dog\nc.png,\n",
+            "flags": "path,big dog,cat\na.png,0,1\nb.png,1,0\nc.png,0,0\n",
+        }.items()
+    },
+    "one label each in all rows, as several": lines(
+        "path,big dog,cat\na.png,0,1\nb.png,1,0\n", options={"multi_label": True}, multi=[[0, 1], [1, 0]]
+    ),
     # no labels, and what to do
     **{
         f"no labels: {text}": lines(text, notes=[f"no labels: l.csv has no column of them. {advice}".strip()])

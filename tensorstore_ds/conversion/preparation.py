@@ -90,11 +90,11 @@ def open_any(source: AnySource, options: ConvertOptions) -> Source:
         if isinstance(first, str | os.PathLike) and Path(first).is_dir():
             raise refusal("source", "a folder, or tsds.Sources(folder, ...) of several", "a list of folders")
         opened = FrameSource(source, options) if has_frames(source) else SequenceSource(source, options)
-    if options.label_from is not None and not opened.takes_label_from:
+    if options.label_from is not None and "label_from" not in opened.takes:
         expected = "expected a folder of images without annotations, a list or Parquet"
         raise OptionError(f"`label_from`: {expected}, found the format {opened.name}. Leave it out.")
-    if options.multi_label and opened.name != "folders":
-        message = f"expected class folders, found {opened.name}. Leave it out: lists can name several labels."
+    if options.multi_label and "multi_label" not in opened.takes:
+        message = f"expected class folders or a list, found {opened.name}. Leave it out."
         raise OptionError(f"`multi_label`: {message}")
     if options.images is not None and opened.images != options.images:
         expected = "expected annotations, whose images may be elsewhere"

@@ -101,8 +101,8 @@ class SourceOptions:
         group="Source",
     )
     multi_label: bool = option(
-        "Give an image several labels if its file is in several class folders, with the same name and the same bytes. "
-        "Every image gets a number for each class.",
+        "Give every image a number for each class, also if a list has one label for each. An image whose file is in "
+        "several class folders, with the same name and the same bytes, gets several labels.",
         default=False,
         group="Source",
     )
@@ -212,7 +212,7 @@ class Source(Protocol):
     has_parts: bool = False
     #: Whether `contents` looks for files that the scan did not use. False if other sources are inside, which do so.
     is_audited: ClassVar[bool] = True
-    takes_label_from: ClassVar[bool] = False  #: whether it reads the option `label_from`
+    takes: ClassVar[frozenset[str]] = frozenset()  #: options that it reads, of those that only some formats read
     path: Path
     options: SourceOptions
     images: Path  # the folder that the paths in references begin at

@@ -54,7 +54,7 @@ class FolderSource(Source):
     """A reference is an image's path; its class is the name of the folder at the level of classes."""
 
     name: ClassVar[str] = "folders"
-    takes_label_from: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"label_from", "multi_label"})
     scanned: ClassVar[tuple[str, ...] | None] = ("_level", "_around", "_labels", "_unlabelled")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:

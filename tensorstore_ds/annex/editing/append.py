@@ -42,7 +42,7 @@ from tensorstore_ds.durable import partial_of
 from tensorstore_ds.errors import FormatError, OptionError, OutputError, Problem, SourceError, one_line
 from tensorstore_ds.format.history import steps_of
 from tensorstore_ds.format.joining import Numbers
-from tensorstore_ds.format.kinds import ImageField, KeyField, RaggedImageField
+from tensorstore_ds.format.kinds import ImageField, KeyField, LabelField, LabelsField, RaggedImageField
 from tensorstore_ds.format.kinds.base import Field, first_of_kind, named
 from tensorstore_ds.options import flags, from_flat, takes_options, with_changes
 from tensorstore_ds.reading.columns import RaggedColumn
@@ -229,6 +229,7 @@ class _Growing:
             if not self.dry_run:
                 opened, _ = remove_leftovers(opened)
             options = with_changes(_options(opened), self.options)
+            options = replace(options, **self._of_format(opened, options))
             check_all_apart(source, path)
             if first_of_kind(opened.manifest.fields, KeyField) is None:
                 raise OptionError(f"{path}: expected samples with keys, found none. Convert the source anew.")
@@ -285,6 +286,18 @@ class _Growing:
                     self.notify(Progress("copy", 0, 0, 0, note))
                     summary = replace(summary, notes=(*summary.notes, note))
                 return summary
+
+    def _of_format(self, store: Store, options: ConvertOptions) -> dict[str, Any]:
+        """Options that only some formats read, as far as the caller did not give them."""
+        opened = open_any(self.source, ConvertOptions(format=options.format, images=options.images, via=options.via))
+        is_same = opened.name == store.manifest.provenance.get("source_format")
+        fields = store.manifest.fields
+        are_several = named(fields, "labels", LabelsField) and not named(fields, "label", LabelField)
+        found = {
+            "label_from": options.label_from if is_same else None,
+            "multi_label": bool(are_several) and "multi_label" in opened.takes,
+        }
+        return {name: value for name, value in found.items() if name not in self.options}
 
     def _change(
         self, store: Store, converted: Mapping[str, Summary], listed: _Listed, known: StoreKeys, source: str

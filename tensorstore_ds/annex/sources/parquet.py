@@ -51,7 +51,7 @@ class ParquetSource(PackedSource):
     """A reference is the sample's key, NUL, and the numbers of its file, row group, and row in the group."""
 
     name: ClassVar[str] = "parquet"
-    takes_label_from: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"label_from"})
     scanned: ClassVar[tuple[str, ...] | None] = (
         "_files",
         "_about",

@@ -11,6 +11,8 @@ from collections.abc import Collection, Sequence
 BRACKETS = "[]"
 #: How the flags of a row are divided: a character for each class.
 ONE_HOT = "01"
+#: How a cell of one label is divided: by what it cannot hold.
+UNDIVIDED = "\0"
 
 _SEPARATORS = "|;, "
 #: A label in brackets: with quotes, in which it may hold commas, or without.

@@ -35,7 +35,7 @@ from tensorstore_ds.sources.images import note_of_folders
 from tensorstore_ds.sources.list.finding import UNION_NAMES, find_lists, names_images
 from tensorstore_ds.sources.list.images import ListedImages
 from tensorstore_ds.sources.list.json_lines import open_json_lines
-from tensorstore_ds.sources.list.labels import BRACKETS, ONE_HOT, divided_by, words_of
+from tensorstore_ds.sources.list.labels import BRACKETS, ONE_HOT, UNDIVIDED, divided_by, words_of
 from tensorstore_ds.sources.list.meaning import settled, unread_columns
 from tensorstore_ds.sources.list.rows import ListRows
 from tensorstore_ds.sources.list.table import (
@@ -67,7 +67,7 @@ class ListSource(Source):
     """A reference is a row as `Columns.pack` makes it, or several as `join_rows` does: the workers need no list."""
 
     name: ClassVar[str] = "list"
-    takes_label_from: ClassVar[bool] = True
+    takes: ClassVar[frozenset[str]] = frozenset({"label_from", "multi_label"})
     scanned: ClassVar[tuple[str, ...] | None] = ("_columns", "_labels", "_divided", "_count", "_has_objects")
 
     def __init__(self, path: Path, options: SourceOptions) -> None:
@@ -359,7 +359,8 @@ class ListSource(Source):
         columns = self._columns
         if columns.flags:
             first, last = columns.flags[0].name, columns.flags[-1].name
-            if all(text.count("1") == 1 and "?" not in text for text in texts):
+            is_single = all(text.count("1") == 1 and "?" not in text for text in texts)
+            if is_single and not self.options.multi_label:
                 self._notes.append(
                     f"{self._names}: one of the columns {first} to {last} is 1 in each row: it is the label."
                 )
@@ -368,7 +369,7 @@ class ListSource(Source):
                 count = len(columns.flags)
                 what = f"the columns {first} to {last} show which of {count} classes apply"
                 self._notes.append(f"{self._names}: {what}: the field labels.")
-        elif not set(texts) <= set(self.options.classes or ()):
+        elif self.options.multi_label or not set(texts) <= set(self.options.classes or ()):
             self._divided = divided_by(texts, columns.is_plural)
             if self._divided:
                 what = {BRACKETS: "brackets", " ": "spaces"}.get(self._divided, self._divided)
@@ -380,6 +381,8 @@ class ListSource(Source):
                     f"{self._names}: labels such as {several[:60]!r} are one class each. If they are several labels, "
                     "write ; between them."
                 )
+            if self.options.multi_label:
+                self._divided = self._divided or UNDIVIDED
 
     def _objects_field(self, classes: tuple[str, ...]) -> Field:
         names = tuple(name for name, _, _ in self._columns.keypoints)
