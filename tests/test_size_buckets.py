@@ -186,6 +186,11 @@ def test_a_loader_takes_it(path: Path, workers: int, options: dict[str, Any]) ->
     other = tsds.SizeBucketSampler(dataset, shuffle=False, size_divisor=16, **options)
     with pytest.raises(OptionError, match=r"state: expected the state of a loader with"):
         tsds.DataLoader(dataset, batch_sampler=other).load_state_dict(ours.state_dict())
+    if not workers:
+        turned = tsds.SizeBucketSampler(sizes[::-1], size_divisor=16, **options)  # as many batches
+        next(iter(ours))
+        with pytest.raises(OptionError, match=r"expected the state of a loader with order"):
+            tsds.DataLoader(dataset, batch_sampler=turned, **padded).load_state_dict(ours.state_dict())
 
 
 def test_what_cannot_be_sampled_is_refused(path: Path) -> None:

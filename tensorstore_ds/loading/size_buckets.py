@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -109,7 +110,8 @@ class SizeBucketSampler(Ranked, Sampler[list[int]]):
         """Return the options that determine the order."""
         names = ("batch_size", "pixels", "buckets", "size_divisor", "shuffle", "drop_last")
         own = {f"sampler_{name}": getattr(self, name) for name in names}
-        return {"sampler_seed": self.seed, "num_replicas": self.num_replicas, **own}
+        order = zlib.crc32(np.ascontiguousarray(self._sizes).data)
+        return {"sampler_seed": self.seed, "num_replicas": self.num_replicas, "order": order, **own}
 
     # --- batches
 
