@@ -272,6 +272,18 @@ def test_a_run_that_has_ended_is_as_it_was(store: Path, brief: Path, tmp_path: P
     assert equal(state(tmp_path / "run")["weights"], state(brief)["weights"])
 
 
+def test_a_run_whose_best_model_was_moved_away_ends(store: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained(store, out, epochs=2)
+    first, second = (json.loads(line) for line in (out / "history.jsonl").read_bytes().splitlines())
+    first["eval"]["accuracy"] = 2.0
+    (out / "history.jsonl").write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n", "utf-8")
+    (out / "best.pt").unlink()
+    report, notes = trained(store, out, epochs=2, resume=True)
+    assert (report.best_epoch, report.classes) == (1, [])
+    assert notes[-1] == "best.pt is gone: the report has no results by class or keypoint"
+
+
 def test_a_run_is_not_overwritten(store: Path, brief: Path, tmp_path: Path) -> None:
     before = (brief / "last.pt").read_bytes()
     with pytest.raises(OptionError, match=r"found a run. Go on with `resume`, or choose another `out`") as error:

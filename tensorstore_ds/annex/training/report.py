@@ -150,7 +150,9 @@ class Reports:
             return None
         run, task, records = self.run, self.run.task, self._history.records
         best = _best(records, task)
-        sums: Mapping[str, Tensor] = checkpoint.load(run.best)[1]["sums"]
+        sums: Mapping[str, Tensor] = checkpoint.load(run.best)[1]["sums"] if run.best.exists() else {}
+        if not run.best.exists():  # moved away, and no later epoch was better
+            self.note(f"{run.best.name} is gone: the report has no results by class or keypoint")
         seconds = sum(record.seconds for record in records)
         report = TrainReport(
             folder=run.out,
