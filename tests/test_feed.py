@@ -907,8 +907,8 @@ def test_another_order_of_as_many_samples_is_begun_between_epochs_alone(dataset:
             return tsds.DataLoader(tsds.MixedDataset(shares, epoch_length=ROWS), BATCH, shuffle=True)
         sampler = {
             "blocks": tsds.BlockShuffleSampler(ROWS, block_rows=2, window_blocks=number),
-            "weights": tsds.WeightedSampler([number, *[1] * (ROWS - 1)]),
-            "rows": tsds.loading.SubsetSampler([number, *range(1, ROWS)]),
+            "weights": tsds.WeightedSampler([number, *[1] * (ROWS - 1)], replacement=np.True_),
+            "rows": tsds.loading.SubsetSampler([number, *range(1, ROWS)], shuffle=np.True_),
         }[name]
         return tsds.DataLoader(dataset, BATCH, sampler=sampler)
 

@@ -278,7 +278,7 @@ class ShuffleSampler(RowSampler):
         self.algorithm = algorithm
 
     def _own(self) -> list[Any] | None:
-        return [self.shuffle, self.algorithm]
+        return [bool(self.shuffle), self.algorithm]
 
     def _function(self) -> Callable[[NDArray[np.int64]], NDArray[np.int64]] | None:
         if not self.shuffle:
@@ -329,7 +329,7 @@ class SubsetSampler(ShuffleSampler):
         super().__init__(len(array), shuffle=shuffle, algorithm=algorithm, **order)
 
     def _own(self) -> list[Any] | None:
-        return [self.shuffle, self.algorithm, zlib.crc32(self._rows.view(np.uint8).data)]
+        return [bool(self.shuffle), self.algorithm, zlib.crc32(self._rows.view(np.uint8).data)]
 
     @property
     def subset(self) -> NDArray[np.int64]:

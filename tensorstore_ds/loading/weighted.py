@@ -74,7 +74,7 @@ class WeightedSampler(RowSampler):
         super().__init__(size, **order)
 
     def _own(self) -> list[Any] | None:
-        return [self.replacement, zlib.crc32(np.ascontiguousarray(self.weights).view(np.uint8).data)]
+        return [bool(self.replacement), zlib.crc32(np.ascontiguousarray(self.weights).view(np.uint8).data)]
 
     def _order(self) -> NDArray[np.int64]:
         random = generator(self.seed, self.epoch)
