@@ -68,7 +68,7 @@ class Server:
         if self._process != os.getpid():  # forked: a thread that is not here may have held the lock
             self._process, self._lock, self._location = os.getpid(), threading.Lock(), None
         with self._lock:
-            if self._location is None:
+            if self._location is None or (isinstance(self._location, _Reader) and self._location.has_ended):
                 self._location = _Reader(self._given) if _is_forked else Location(self._given)
             return self._location
 
@@ -90,6 +90,11 @@ class _Reader:
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         threading.Thread(target=self._receive, name="tsds-reader", daemon=True).start()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the process is gone, such as killed for its memory."""
+        return self._connection.closed
 
     def read(self, name: str, start: int, stop: int, *, etag: str | None = None) -> tuple[memoryview, Found]:
         answer, data = self._ask({"name": name, "start": start, "stop": stop, "etag": etag})
@@ -127,7 +132,7 @@ class _Reader:
                 self._waiting.clear()
 
     def _gone(self) -> RemoteError:
-        return RemoteError(f"{self._url}: the process that reads it has ended. Start again.", "unreachable")
+        return RemoteError(f"{self._url}: the process that reads it has ended. Try again.", "unreachable")
 
 
 def answer_requests(descriptor: int) -> None:

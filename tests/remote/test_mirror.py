@@ -126,6 +126,24 @@ def test_a_forked_process_reads_on(server: FaultyServer, stores: Path) -> None:
     assert store["train"].column("image").take(range(ROWS)).tobytes() == expected
 
 
+def test_a_forked_process_reads_on_after_the_one_that_reads_for_it_was_killed(server: FaultyServer) -> None:
+    store = tsds.open(f"{server.url}/shards.tsds")
+    expected = store["train"].column("image").take([0]).tobytes()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            again = tsds.open(f"{server.url}/raw.tsds")
+            found = again["train"].column("image").take([0]).tobytes()
+            os.kill(again._files.server._location._child.pid, signal.SIGKILL)  # type: ignore[union-attr]
+            again["train"].column("image").take([ROWS - 1])
+            status = 0 if found == expected else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
 def test_it_pickles_and_opens_without_a_request(server: FaultyServer) -> None:
     store = tsds.open(f"{server.url}/raw.tsds")
     dataset = tsds.StoreDataset(store)
