@@ -949,6 +949,7 @@ def test_a_state_of_a_store_that_has_grown_is_taken_between_epochs_alone(
         *({"epoch": epoch} for epoch in (-1, "x", 0.5)),
         *({"drawn_from": drawn} for drawn in ("", "?", "é", "AAAA", 5)),
         {"sampler_epoch": "x"},
+        {"start": ROWS + 1},
     ],
 )
 def test_a_state_that_makes_no_sense_changes_nothing(dataset: tsds.StoreDataset, change: dict[str, Any]) -> None:

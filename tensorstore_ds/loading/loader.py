@@ -430,7 +430,7 @@ class DataLoader(data.DataLoader[Batches]):
         most = most if type(most) is int else math.inf
         if type(epoch) is not int or type(batch) is not int or epoch < 0 or not 0 <= batch <= most:
             raise OptionError(f"state: expected an epoch, and a batch of it, found {epoch!r} and {batch!r}.")
-        if type(start) is not int or start < 0:
+        if type(start) is not int or not 0 <= start <= getattr(self._ranked_sampler, "size", 0):
             raise OptionError(f"state: expected how many samples came before, found {start!r}.")
         if is_divided_anew:
             each, ranks = state.get("batch_size"), state.get("num_replicas")
