@@ -50,6 +50,7 @@ _WHOLE: Mapping[str, tuple[Any, int]] = {
 _MASK = "(H, W) of the image"
 _LISTS = "a list of any length"
 _TEXTS = "texts"
+_FOLDER = ". Convert the folder instead, if it is a data set of annotated files, such as torchvision's CocoDetection"
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,7 +350,8 @@ def _parts(sample: Any) -> Parts:
         return Parts(_image(image), mask=target)
     array = as_array(target)
     if array is None:
-        raise ValueError(f"expected a target that is a number, numbers or a dict, found {type(target).__name__}")
+        found = type(target).__name__
+        raise ValueError(f"expected a target that is a number, numbers or a dict, found {found}{_FOLDER}")
     if array.ndim == 0 and array.dtype.kind in "iu":
         return Parts(_image(image), int(array))
     return Parts(_image(image), arrays={"target": array})
@@ -437,7 +439,7 @@ def _from_mapping(image: Any, values: Mapping[str, Any], *, arrays: bool) -> Par
         else:
             ignored.append(str(name))
     if not arrays and source is None and label is None and labels is None and not unlabelled and not fields:
-        raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}")
+        raise ValueError(f"expected a target with boxes, labels or keypoints, found {_names(values)}{_FOLDER}")
     objects = None if source is None else object_values(source)
     return Parts(
         _image(image), label, unlabelled, labels, objects, mask, fields, texts, tuple(ignored), frozenset(ragged)
