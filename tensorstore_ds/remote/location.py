@@ -259,6 +259,9 @@ class Location:
             return RemoteError(f"{where}: {what}. {advice}", "no-ranges")
         if isinstance(error, known.NotSupportedError):
             return RemoteError(f"{where}: the server cannot do what was asked for.", "no-ranges")
+        if "MissingContentLength" in text or "without its length" in text:  # the latter by `signed_web`
+            what = "expected the length of the file, the server sent none, as if it compresses files while sending them"
+            return RemoteError(f"{where}: {what}. Turn that off there, or have the store served with tsds serve.")
         if "UnexpectedRange" in text:
             return RemoteError(f"{where}: the server sent another part of the file than was asked for. Try again.")
         if "ExpiredToken" in text or "RequestTimeTooSkewed" in text:

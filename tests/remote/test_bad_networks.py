@@ -51,6 +51,19 @@ def test_a_server_that_drips_is_not_waited_for(
         tsds.open(f"{dripping}{query}")
 
 
+@pytest.mark.parametrize("query", ["", "?signature=s"])
+def test_a_server_that_sends_no_length_is_told_from_others(query: str) -> None:
+    class Chunked(Handler):
+        def do_GET(self) -> None:  # noqa: N802
+            self.send_response(200)
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.write(b"2\r\n{}\r\n0\r\n\r\n")
+
+    with running(Chunked) as url, pytest.raises(tsds.RemoteError, match=r"the server sent none, .* compresses files"):
+        tsds.open(f"{url}/s.tsds{query}")
+
+
 def test_s3_that_redirects_tells_no_other_host_the_keys(
     store: tsds.Store, bucket: str, moto: str, tmp_path: Path, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
