@@ -136,8 +136,9 @@ CASES = {
     **{
         f"no notes: {', '.join(names)}": images(*names, notes=[])
         for names in (
+            ["cat/a.png"],
             ["cat/1.jpg", "labels/2.jpg", "notes/1.txt"],
-            ["train/cat/1.jpg", "test/dog/1.jpg"],
+            ["train/cat/1.jpg", "test/cat/1.jpg"],
             ["001/1.jpg", "002/1.jpg"],
             ["train/cat/images/1.jpg", "train/dog/images/2.jpg", "val/cat/1.jpg"],
             ["cat/2020/1.jpg", "cat/2021/2.jpg", "dog/train/3.jpg"],

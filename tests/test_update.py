@@ -345,9 +345,9 @@ def test_images_of_another_size_are_advised_about(tmp_path: Path) -> None:
 
 def test_images_of_several_sizes_are_refused_before_they_are_converted(tmp_path: Path) -> None:
     path = converted(class_folders(tmp_path / "photos", "cat"), tmp_path / "s.tsds", encoding="raw")
-    for i, name in enumerate(("cat", "cat", "dog")):
-        (tmp_path / "more" / name).mkdir(parents=True, exist_ok=True)
-        Image.new("RGB", (10 + i, 12)).save(tmp_path / "more" / name / f"new{i}.png")
+    (tmp_path / "more/cat").mkdir(parents=True)
+    for i in range(3):
+        Image.new("RGB", (10 + i, 12)).save(tmp_path / "more/cat" / f"new{i}.png")
     stages: list[tsds.conversion.Progress] = []
     with pytest.raises(OptionError, match="found images of several sizes"):
         tsds.append(path, tmp_path / "more", workers=0, progress=stages.append)

@@ -166,7 +166,8 @@ class FolderSource(Source):
             beside = sorted(name for name, is_folder in entries(self.path) if is_folder and name not in self._labels)
         classes = list(self._labels)
         unread = None if self._level else next((name for name in beside if name.lower() in _ANNOTATIONS), None)
-        are_plain = all(map(is_plain, classes)) or len(classes) == 1
+        is_word = classes[0].isalpha() and classes[0].islower()
+        are_plain = all(map(is_plain, classes)) or (len(classes) == 1 and not is_word)
         if unread is not None:
             more = f"{unread} beside them may have annotations, which are not read. Name their `format` to read them."
         elif are_plain:
