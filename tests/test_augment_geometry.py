@@ -14,7 +14,10 @@ from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxes, KeyPoints
 
 from image_batches import dtypes, formats, images, objects, params_of, quick, same_format, seeds, sizes
+from tensorstore_ds.annex.augment.affine import RandomAffine, RandomPerspective
 from tensorstore_ds.loading.augment import pixels as augment_pixels
+from tensorstore_ds.loading.augment.base import BatchTransform
+from tensorstore_ds.loading.augment.fitting import CenterCrop, Letterbox, Resize
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.collate import PackedObjects
 
@@ -218,6 +221,34 @@ def test_mirroring_equals_torchvision_and_swaps_keypoints(
         if not (flipped and IS_OLD):
             torch.testing.assert_close(after["keypoints"], points, rtol=0, atol=1e-5, equal_nan=True)
         assert torch.equal(after["labels"], before["labels"])
+
+
+def test_visibility_is_swapped_with_its_keypoints() -> None:
+    points = torch.tensor([[[1.0, 2.0], [5.0, 3.0], [4.0, 4.0]]] * 2)
+    values = {"keypoints": points, "visibility": torch.tensor([[2, 1, 0]] * 2, dtype=torch.uint8)}
+    objects = PackedObjects(torch.tensor([0, 1, 2]), values)
+    flip = RandomHorizontalFlip(0.5, [(0, 1)], seed=2)
+    batch = {"image": torch.zeros(2, 3, 8, 8), "objects": objects}
+    rows, params = params_of(flip, batch)
+    expected = [[1, 2, 0] if flipped else [2, 1, 0] for flipped in params["flip"].tolist()]
+    assert expected[0] != expected[1]
+    assert flip(batch, rows, 0)["objects"].values["visibility"].tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "area"),
+    [
+        (Resize((20, 15)), 24),
+        (Letterbox(20), 32),
+        (RandomAffine((30, 30), scale=(0.5, 0.5), shear=(10, 10)), 2),
+        (RandomPerspective(p=1), math.nan),
+        (CenterCrop(4), 8),  # where a part of the object is seen, it is still the whole object's
+    ],
+)
+def test_the_area_of_an_object_is_scaled(change: BatchTransform, area: float) -> None:
+    values = {"boxes": torch.tensor([[4.0, 4.0, 8.0, 6.0]]), "area": torch.tensor([8.0])}
+    batch = {"image": torch.zeros(1, 3, 10, 10), "objects": PackedObjects(torch.tensor([0, 1]), values)}
+    assert change(batch)["objects"].values["area"].tolist() == pytest.approx([area], nan_ok=True)
 
 
 def test_keypoints_are_not_mirrored_without_pairs() -> None:

@@ -151,6 +151,9 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
     values = dict(objects.values)
     if "keypoints" in values:
         values["keypoints"] = torch.stack(moved(*values["keypoints"].unbind(2)), 2)
+    if "area" in values:  # an affine transform changes all areas alike, a perspective does not
+        zoom = torch.linalg.det(forward).abs().where((inverse[:, 2, :2] == 0).all(1), torch.nan).to(torch.float32)
+        values["area"] = values["area"] * on_device(zoom, matrix.device)[objects.image_index]
     if ORIENTED in values:
         turned = torch.stack(moved(*oriented_to_corners(values[ORIENTED]).unbind(2)), 2)
         values[ORIENTED] = corners_to_oriented(turned)

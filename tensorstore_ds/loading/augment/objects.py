@@ -35,6 +35,8 @@ def place_objects(
     )  # (M, 1, 2)
     for name in moved.keys() & {"keypoints", FRAME}:
         moved[name] = (moved[name] - origin) * zooms
+    if "area" in moved:
+        moved["area"] = moved["area"] * zooms[:, 0].prod(1)
     if ORIENTED in moved:
         moved[ORIENTED] = corners_to_oriented((oriented_to_corners(moved[ORIENTED]) - origin) * zooms)
     result = PackedObjects(objects.offsets, moved)
@@ -77,9 +79,11 @@ def mirror_objects(
     for name in values.keys() & {"keypoints", FRAME}:
         x, y = values[name].unbind(2)
         mirrored = torch.stack([width[:, None] - x, y], 2)
-        if name == "keypoints":
-            mirrored = mirrored[:, on_device(_flipped_order(x.shape[1], flip_pairs), device)]
         values[name] = torch.where(flipped[..., None], mirrored, values[name])
+    for name in values.keys() & {"keypoints", "visibility"}:
+        each = values[name]
+        swapped = each[:, on_device(_flipped_order(each.shape[1], flip_pairs), device)]
+        values[name] = torch.where(flipped.view(-1, *[1] * (each.ndim - 1)), swapped, each)
     return PackedObjects(objects.offsets, values)
 
 
