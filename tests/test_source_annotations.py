@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from labelling_files import blank, found, refused, write
 from tensorstore_ds.annex.clusters import plain
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.annotations import AnnotatedObject, Annotations, Row, _encode, unpack
@@ -95,3 +96,52 @@ def test_a_reference_does_not_depend_on_the_process(seed: str) -> None:
     )
     own = _encode(Row.of([AnnotatedObject("cat", (1, 2, 3, 4), flags)]))
     assert bytes.fromhex(done.stdout.decode()) == own
+
+
+def list_of(format: str, boxes: dict[str, int]) -> str:
+    """A file that lists images, with the box x1 x1 x1 + 5 x1 + 6 of each."""
+    if format == "cvat":
+        box = "<image name='{0}'><box label='cat' xtl='{1}' ytl='{1}' xbr='{2}' ybr='{3}'/></image>"
+        return f"<annotations>{''.join(box.format(n, x, x + 5, x + 6) for n, x in boxes.items())}</annotations>"
+    if format == "imglab":
+        box = "<image file='{0}'><box left='{1}' top='{1}' width='5' height='6'><label>cat</label></box></image>"
+        return f"<dataset><images>{''.join(box.format(n, x) for n, x in boxes.items())}</images></dataset>"
+    if format == "coco":
+        images = [{"id": i, "file_name": name} for i, name in enumerate(boxes)]
+        objects = [{"image_id": i, "category_id": 7, "bbox": [x, x, 5, 6]} for i, x in enumerate(boxes.values())]
+        return json.dumps({"images": images, "annotations": objects, "categories": [{"id": 7, "name": "cat"}]})
+    sizes = {"id": "r", "original_width": 100, "original_height": 100, "type": "rectanglelabels"}
+    value = {"rectanglelabels": ["cat"], "width": 5, "height": 6}
+    results = {name: [{**sizes, "value": {**value, "x": x, "y": x}}] for name, x in boxes.items()}
+    return json.dumps([{"annotations": [{"result": each}], "data": {"image": n}} for n, each in results.items()])
+
+
+@pytest.mark.parametrize("format", ["cvat", "imglab", "coco", "labelstudio"])
+def test_one_file_that_lists_images_of_split_folders(tmp_path: Path, format: str) -> None:
+    boxes = {"in/train2017/b.png": 1, "in/test/a.png": 2, "in/train2017/c.png": 3}
+    suffix = {"cvat": "xml", "imglab": "xml"}.get(format, "json")
+    write(tmp_path, {f"l.{suffix}": list_of(format, boxes), **blank(*boxes)})
+    got = found(tmp_path, format)
+    assert {split: set(keys) for split, keys in got.keys.items()} == {
+        "train": {"in/train2017/b.png", "in/train2017/c.png"}, "test": {"in/test/a.png"},
+    }  # fmt: skip
+    for each in (sample for samples in got.samples.values() for sample in samples):
+        x = boxes[each.key]
+        assert each.objects is not None
+        np.testing.assert_allclose(each.objects["boxes"], [[x, x, x + 5, x + 6]])
+        assert each.objects["labels"].tolist() == [0]
+
+    (tmp_path / f"l.{suffix}").rename(tmp_path / f"Val_1.{suffix}")  # its name decides
+    assert {split: set(keys) for split, keys in found(tmp_path, format).keys.items()} == {"val": set(boxes)}
+    (tmp_path / f"Val_1.{suffix}").rename(tmp_path / f"l.{suffix}")
+    write(tmp_path, {f"l.{suffix}": list_of(format, {**boxes, "d.png": 4}), "d.png": ""})
+    assert refused(tmp_path, format, "found d.png beside (train2017|test)") == "split-name"
+
+
+@pytest.mark.parametrize("format", ["cvat", "imglab", "coco", "labelstudio"])
+def test_files_named_after_splits(tmp_path: Path, format: str) -> None:
+    suffix = {"cvat": "xml", "imglab": "xml"}.get(format, "json")
+    for i, split in enumerate(("train", "valid")):
+        write(tmp_path, {f"my_{split}.{suffix}": list_of(format, {f"{split}.png": i}), f"{split}.png": ""})
+    valid = "val" if format == "imglab" else "valid"
+    assert found(tmp_path, format).keys == {"train": ["train.png"], valid: ["valid.png"]}

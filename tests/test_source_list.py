@@ -258,18 +258,17 @@ CASES = {
     ),
     "split folders in the paths of one list": case(
         {"l.csv": "path,label\nx/Train/a.png,1\nx/val2017/b.png,0\n"}, "l.csv",
-        keys={"train": ["x/Train/a.png"], "val2017": ["x/val2017/b.png"]}, labels={"train": [1], "val2017": [0]},
-        notes=["l.csv: the folders Train, val2017 of the images are read as splits."],
+        keys={"train": ["x/Train/a.png"], "val": ["x/val2017/b.png"]}, labels={"train": [1], "val": [0]}, notes=[],
     ),
-    **{
-        f"no split folders: {what}": case(
-            {name: "path,label\ntrain/a.png,1\n" + row}, name, splits=[split]
-        )
-        for what, name, row, split in (
-            ("in some", "l.csv", "b.png,0\n", "train"), ("one", "l.csv", "train/b.png,0\n", "train"),
-            ("a named list", "val.csv", "val/b.png,0\n", "val"),
-        )
-    },
+    "split folders in the paths of one list: one": case(
+        {"l.csv": "path,label\nval/a.png,0\n"}, "l.csv", splits=["val"],
+    ),
+    "split folders in the paths of one list: a named list": case(
+        {"val.csv": "path,label\ntrain/a.png,1\nval/b.png,0\n"}, "val.csv", splits=["val"],
+    ),
+    "split folders in the paths of one list: for some": case(
+        {"l.csv": "path,label\ntrain/a.png,1\nb.png,0\n"}, "l.csv", refused=("split-name", "b.png beside train")
+    ),
     "boxes without labels beside another column": lines(
         "Filename;Annotation tag;x1;y1;x2;y2\na.png;stop;1;2;3;4\n",
         notes=["no labels: l.csv has no column of them. If Annotation tag is the label, pass it as `label_from`."],

@@ -71,7 +71,7 @@ LAYOUTS = {
     ),
     "images/train": layout(
         {"labels/train2017/a.txt": ROW}, "images/train2017/a.jpg", "images/val2017/b.jpg", classes=["0"],
-        keys={"train2017": ["images/train2017/a.jpg"], "val2017": ["images/val2017/b.jpg"]}, boxes=[[BOX], []],
+        keys={"train": ["images/train2017/a.jpg"], "val": ["images/val2017/b.jpg"]}, boxes=[[BOX], []],
     ),
     "no splits": layout(
         {"labels/b.txt": ROW, "classes.txt": "cat\ndog\n", "labels/classes.txt": "x"}, "images/a.jpg", "images/b.jpg",

@@ -36,7 +36,6 @@ from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, choose_keypoints, order_classes, without_padding
-from tensorstore_ds.sources.splits import folder_splits
 from tensorstore_ds.sources.xml import ABSENT, Place
 
 Box = tuple[float, float, float, float]
@@ -363,9 +362,16 @@ class AnnotatedSource(Source):
         return files, ImageIndex(walk_files(self.images, IMAGE_SUFFIXES))
 
     def _by_folder(
-        self, images: ImageIndex, missing: str, beside: str, notes: Sequence[str] = (), *, labelled: bool = True
+        self,
+        images: ImageIndex,
+        missing: str,
+        beside: str,
+        notes: Sequence[str] = (),
+        *,
+        labelled: bool = True,
+        named: Mapping[str, str] | None = None,
     ) -> Contents:
-        """What the scan found, with splits of folders.
+        """What the scan found, with splits of folders, unless `named` has one for some image, by its path.
 
         Without any image, the message `missing` is raised. Other images are left out with the message `beside`.
         """
@@ -374,11 +380,11 @@ class AnnotatedSource(Source):
             raise SourceError(found.problems or Problem(str(self.path), "empty-source", missing))
         known = {*found.images, *found.bad, *(problem.where for problem in found.left_out)}
         found.left_out += [Problem(path, "not-listed", beside) for path in images.paths if path not in known]
-        keys = sorted(found.images)
-        splits, more = folder_splits(keys, str(self.path))
-        rows = {name: (found.images[keys[i]] for i in some) for name, some in splits.items()}
-        references = {name: PackedStrings(found.rows[i] for i in some) for name, some in rows.items()}
-        return self._contents(references, (*more, *notes), labelled=labelled)
+        named, splits = named or {}, dict[str, PackedStrings]()
+        for key in sorted(found.images):
+            splits.setdefault(named.get(key) or "train", PackedStrings()).extend([found.rows[found.images[key]]])
+        contents = self._contents(splits, notes, labelled=labelled)
+        return contents if any(named.values()) else contents.by_folder(str(self.path))
 
     def _contents(self, splits: Mapping[str, PackedStrings], notes: Iterable[str], **how: Any) -> Contents:
         """What the scan found, with what its annotations know; `how` is for `Annotations.field`."""

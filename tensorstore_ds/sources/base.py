@@ -20,8 +20,10 @@ from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.objects import FLAGS as FLAGS, LISTS as LISTS
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.options import declared, meant, option
+from tensorstore_ds.packed_strings import PackedStrings
 from tensorstore_ds.regular_files import archive_of
 from tensorstore_ds.sources.ledger import Ledger
+from tensorstore_ds.sources.splits import folder_splits
 
 #: Identifies a sample in `Source.read`, such as a path or a row number. Keep it small: a data set has millions.
 Reference = str | int
@@ -173,6 +175,17 @@ class Contents:
     problems: tuple[Problem, ...] = ()
     left_out: tuple[Problem, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def by_folder(self, where: str) -> Contents:
+        """Divide the only split, which nothing in the source names, by the folders of its images: `folder_splits`.
+
+        `where` is the source in errors.
+        """
+        ((split, references),) = self.splits.items()
+        rows, notes = folder_splits([str(each).partition("\0")[0] for each in references], where)
+        splits = {name: PackedStrings(str(references[i]) for i in some) for name, some in rows.items()}
+        labels = self.labels and {name: self.labels[split][some] for name, some in rows.items()}
+        return replace(self, splits=splits, labels=labels, notes=self.notes + notes)
 
 
 class Match(IntEnum):

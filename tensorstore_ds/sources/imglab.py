@@ -104,7 +104,9 @@ class ImglabSource(AnnotatedSource):
         folders = {image[: image.rfind("/") + 1] for image in listed}
         left_out += not_listed(self.images, folders, listed.__contains__, "XML")
         self._annotations.left_out = left_out
-        return self._contents(splits, images.notes(), labelled=any(self._annotations.classes))
+        contents = self._contents(splits, images.notes(), labelled=any(self._annotations.classes))
+        is_named = len(used) > 1 or bool(_short_name(PurePosixPath(used[0].xml).stem))
+        return contents if is_named else contents.by_folder(str(self.path))
 
 
 def _choose(files: Sequence[_ImageList]) -> tuple[list[_ImageList], list[Problem]]:
@@ -144,8 +146,7 @@ def _labelled(file: _ImageList) -> PackedStrings:
 def _split_names(files: Sequence[_ImageList]) -> list[str]:
     """Name of each file's split: a word or prefix of its stem, else its stem, else its path."""
     paths = [PurePosixPath(file.xml).with_suffix("") for file in files]
-    words = [split_word(path.name) or path.name.lower() for path in paths]
-    short = [next((s for s in _SPLITS if word.startswith(s)), "") for word in words]
+    short = [_short_name(path.name) for path in paths]
     if len(files) == 1:
         return [short[0] or "train"]
     stems = [split_name(path.name) for path in paths]
@@ -155,6 +156,12 @@ def _split_names(files: Sequence[_ImageList]) -> list[str]:
     texts = [str(path) if count[name] > 1 else name for path, name in zip(paths, names, strict=True)]
     final = split_names(texts)
     return [final[text] for text in texts]
+
+
+def _short_name(stem: str) -> str:
+    """The split that a word of a stem, or its beginning, means; empty without one."""
+    word = split_word(stem) or stem.lower()
+    return next((split for split in _SPLITS if word.startswith(split)), "")
 
 
 # --- one file -----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
 
     Without such folders there is one split, `train`. Raises `SourceError` `split-name` if only some paths have one.
 
-    >>> folder_splits(["images/train/a.jpg", "images/val/b.jpg"], "photos")[0]
+    >>> folder_splits(["images/train2017/a.jpg", "images/val2017/b.jpg"], "photos")[0]
     {'train': [0], 'val': [1]}
     """
     rows: dict[str, list[int]] = {}
@@ -81,9 +81,13 @@ def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]
     if len(rows) > 1 and "" in rows:
         other = next(name for name in rows if name)
         message = f"expected all files in split folders, found {paths[rows[''][0]]} beside {other}."
-        raise SourceError(Problem(where, "split-name", message), "Move them into split folders, or convert one folder.")
-    names = split_names(name or "train" for name in rows)
-    return {names[name or "train"]: some for name, some in rows.items()}, notes_of_renamed(names)
+        advice = "Move them into split folders, convert one folder, or name a file that lists all of them train."
+        raise SourceError(Problem(where, "split-name", message), advice)
+    texts = {folder: folder.rstrip("-_ 0123456789") or "train" for folder in rows}
+    if len(set(texts.values())) < len(texts):  # train2014 and train2017
+        texts = {folder: folder for folder in rows}
+    names = split_names(texts.values())
+    return {names[texts[folder]]: some for folder, some in rows.items()}, notes_of_renamed(names)
 
 
 def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import ClassVar
 from xml.etree.ElementTree import Element
 
@@ -19,7 +19,7 @@ from tensorstore_ds.sources.files import PackedStrings, encoding_problem
 from tensorstore_ds.sources.forms import FormError, noted, placed
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import LEAF, TEXT, USED, Known
-from tensorstore_ds.sources.splits import notes_of_renamed, split_names
+from tensorstore_ds.sources.splits import notes_of_renamed, split_folder, split_names, split_word
 from tensorstore_ds.sources.xml import (
     ABSENT,
     Place,
@@ -74,6 +74,7 @@ class CvatSource(AnnotatedSource):
     """The XML file is read once, image by image."""
 
     name: ClassVar[str] = "cvat"
+    _is_named = False  # whether something names a split
 
     @classmethod
     def detect(cls, path: Path) -> bool:
@@ -108,11 +109,13 @@ class CvatSource(AnnotatedSource):
         beside = (path for i, path in enumerate(images.paths) if i not in used)
         self._annotations.left_out += [Problem(path, "not-listed", message) for path in beside]
         references = {names[subset]: entries for subset, entries in splits.items()}
-        return self._contents(references, notes_of_renamed(names))
+        contents = self._contents(references, notes_of_renamed(names))
+        return contents if self._is_named else contents.by_folder(str(self.path))
 
     def _entries(self, xml: str, images: ImageIndex) -> Iterator[tuple[int, str, int]]:
         """Index in `images`, subset and row of each sound image of a file."""
         subsets: dict[str, str] = {}  # of the tasks, by their numbers
+        named = split_word(PurePosixPath(xml).stem) or split_folder(xml)
         seen: set[int] = set()
         tags, path = ("meta", "image", "track"), self._root / xml
         for line, element in iterate_elements(path, xml, "annotations", *tags, ledger=self.ledger, passed=_OUTSIDE):
@@ -126,7 +129,9 @@ class CvatSource(AnnotatedSource):
                 continue
             where = f"{xml} line {line}"
             only = next(iter(subsets.values())) if len(subsets) == 1 else ""
-            subset = element.get("subset") or subsets.get(element.get("task_id", ""), only) or "train"
+            subset = element.get("subset") or subsets.get(element.get("task_id", ""), only) or named
+            self._is_named |= bool(subset)
+            subset = subset or "train"
             try:
                 row = self._row(element, subset, xml, where, images)
                 if row in seen:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
@@ -27,6 +27,7 @@ from tensorstore_ds.sources.forms import FormError, kind, noted
 from tensorstore_ds.sources.images import ImageIndex
 from tensorstore_ds.sources.ledger import USED
 from tensorstore_ds.sources.names import order_classes
+from tensorstore_ds.sources.splits import split_word
 from tensorstore_ds.sources.xml import Place
 
 FILE_LIMIT = 256 << 20  # bytes
@@ -103,7 +104,7 @@ class LabelStudioSource(AnnotatedSource):
         """Read every export."""
         jsons, images = self._walked(".json")
         files = [file for file in jsons if is_file(self.path) or self.detect(self._root / file)]
-        found = self._annotations
+        found, named = self._annotations, dict[str, str]()
         for file in sorted(set(jsons).difference(files)):  # it may have been an export
             with noted(found.problems):
                 decoded(read_file(self._root / file, file, FILE_LIMIT), file, msgspec.Raw)
@@ -122,6 +123,7 @@ class LabelStudioSource(AnnotatedSource):
                             raise SourceError(Problem(image, "duplicate-key", message))
                         if row is not None:
                             found.images[image] = row
+                            named[image] = split_word(PurePosixPath(file).stem)
                         else:
                             found.left_out.append(Problem(image, "not-listed", "not stored: it is not annotated."))
         self.ledger.use(*found.bad)
@@ -131,7 +133,8 @@ class LabelStudioSource(AnnotatedSource):
             raise SourceError(found.left_out)
         self._has_objects = bool(self._annotations.classes) or not self._choices
         missing = "expected a list of annotated tasks, found none."
-        contents = self._by_folder(images, missing, "not stored: no task has it.", labelled=self._has_objects)
+        beside = "not stored: no task has it."
+        contents = self._by_folder(images, missing, beside, labelled=self._has_objects, named=named)
         return replace(contents, fields=self._fields(contents.fields), labels=self._labels(contents.splits))
 
     def read(self, split: str, reference: Reference) -> Sample:

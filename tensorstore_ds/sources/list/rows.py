@@ -12,7 +12,6 @@ from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.sources.files import PackedStrings
 from tensorstore_ds.sources.list.table import NO_COLUMN, join_rows
-from tensorstore_ds.sources.splits import split_folder, split_names
 
 
 class ListRows:
@@ -37,20 +36,6 @@ class ListRows:
         self._hash.append(hash(path))
         self._list.append(self._lists.setdefault(where, len(self._lists)))
         self._line.append(line)
-
-    def divide(self) -> dict[str, str]:
-        """Divide the rows by the split folders of their images. Returns the names of the splits by folder.
-
-        Nothing is changed unless there are several, and every image is in one.
-        """
-        folders = list(map(split_folder, self.paths()))
-        found = set(folders)
-        if "" in found or len(found) < 2:
-            return {}
-        names = split_names(dict.fromkeys(folders))
-        self.splits = {name: i for i, name in enumerate(names.values())}
-        self._split = array("q", (self.splits[names[folder]] for folder in folders))
-        return names
 
     @property
     def hashes(self) -> NDArray[np.int64]:

@@ -103,9 +103,6 @@ class ListSource(Source):
         for (table, split), each in zip(divided, columns, strict=True):
             self.ledger.use(table.where)
             self._read_table(table, each, split, rows, problems)
-        is_named = self._is_named or bool(split_word(tables[0].file.stem))
-        if len(tables) == 1 and not is_named and columns[0].split is None and (names := rows.divide()):
-            self._notes.append(f"{self._names}: the folders {', '.join(names)} of the images are read as splits.")
         self._notes += [*dict.fromkeys(note for each in columns for note in each.notes), *self._images.notes]
 
         keep = np.ones(len(rows.packed), np.bool_)
@@ -131,7 +128,9 @@ class ListSource(Source):
         if not keep.any():
             nothing = Problem(str(self.path), "empty-source", "expected lines that name images, found none.")
             raise SourceError(problems or nothing)
-        return self._contents(rows, keep, firsts, problems, left_out + self._not_listed(rows), is_merged)
+        contents = self._contents(rows, keep, firsts, problems, left_out + self._not_listed(rows), is_merged)
+        is_named = self._is_named or bool(split_word(tables[0].file.stem)) or columns[0].split is not None
+        return contents if len(tables) > 1 or is_named else contents.by_folder(str(self.path))
 
     def read(self, split: str, reference: Reference) -> Sample:
         count = self._columns.count

@@ -65,6 +65,7 @@ from tensorstore_ds.sources.images import ImageIndex, not_listed
 from tensorstore_ds.sources.ledger import Ledger
 from tensorstore_ds.sources.names import absent_keypoints, check_listed, flip_pairs, order_classes
 from tensorstore_ds.sources.paths import inside
+from tensorstore_ds.sources.splits import split_word
 
 #: Folders of images to try, next to the file's own; {} is the name of the split, in several forms.
 _FOLDERS = ("", "images/", "{}/", "images/{}/", "{}/images/", "JPEGImages/")
@@ -196,7 +197,7 @@ class CocoSource(Source):
         above = is_file(path) and self._root.name == "annotations"
         self.images = options.images or (self._root.parent if above else self._root)
         self._jsons: dict[str, tuple[str, str]] = {}  # by split, those of the objects and of the captions
-        self._labels: dict[str, dict[Id, int]] = {}  # by split, those of the ids of categories
+        self._labels: dict[str, dict[Id, int]] = {}  # by file, those of the ids of categories
         self._points: dict[str, dict[Id, tuple[int, ...]]] = {}  # the places of a category's keypoints
         self._keypoints = 0
         self._values: tuple[str, ...] = ()
@@ -250,7 +251,11 @@ class CocoSource(Source):
         if has_captions:
             fields[CAPTIONS] = TextField()
         references = {name: each.references for name, each in used.items()}
-        return Contents(fields, references, None, tuple(problems), tuple(left_out), tuple(notes))
+        contents = Contents(fields, references, None, tuple(problems), tuple(left_out), tuple(notes))
+        if len(chosen) == 1 and not any(split_word(short_name(json)) for json, _ in chosen.values()):
+            contents = contents.by_folder(str(self.path))
+            self._jsons = dict.fromkeys(contents.splits, *self._jsons.values())
+        return contents
 
     def common_files(self) -> tuple[Path, ...]:
         return tuple(self._root / json for json in dict.fromkeys(chain.from_iterable(self._jsons.values())))
@@ -266,14 +271,14 @@ class CocoSource(Source):
         with placed(image):
             if self._classes:
                 ids = [read_category(text, json) for text in self._read_at(json, places)]
-                numbers = sorted({self._labels[split][id] for id in ids if id is not None})
+                numbers = sorted({self._labels[json][id] for id in ids if id is not None})
                 if self._has_several:
                     arrays["labels"] = LabelsField.of(self._classes).row_of(numbers or None)
                 else:
                     label = numbers[0] if numbers else UNLABELLED
             elif self._values:
                 rows = [read_object(text, json) for text in self._read_at(json, places)]
-                objects = self._arrays(rows, split, image)
+                objects = self._arrays(rows, json, image)
                 annotated = _common_size(rows, annotated)
                 if any(each.has_short for each in rows):
                     left_out = (Problem(json, "polygon-short", "not stored: polygons of fewer than 3 corners."),)
@@ -307,8 +312,8 @@ class CocoSource(Source):
         order_classes(names, classes, where, self.options.class_map)
         classes = names if classes is None else classes  # in the order of the ids, as all who read COCO have them
         labels = {name: i for i, name in enumerate(classes)}
-        for split, found in splits.items():
-            self._labels[split] = {id: labels[text] for id, text in found.names.items()}
+        for found in splits.values():
+            self._labels[found.json] = {id: labels[text] for id, text in found.names.items()}
         return classes
 
     def _field(self, splits: Mapping[str, _Split]) -> ObjectsField:
@@ -322,8 +327,8 @@ class CocoSource(Source):
             keypoints = self.options.keypoints
             check_listed(points, keypoints.names, "keypoint", where)
         places = {name: i for i, name in enumerate(keypoints.names)}
-        for name, each in splits.items():
-            self._points[name] = {id: tuple(places[n] for n in some) for id, some in each.keypoints.items()}
+        for each in splits.values():
+            self._points[each.json] = {id: tuple(places[n] for n in some) for id, some in each.keypoints.items()}
         found = set[str]().union(*(each.values for each in splits.values()))
         self._values = tuple(value for value in OBJECT_VALUES if value in found)
         self._keypoints = len(keypoints.names)
@@ -350,10 +355,10 @@ class CocoSource(Source):
                     raise OptionError(f"`keypoints`: {message} {len(names)}. Name as many.")
             split.keypoints[id] = names
 
-    def _arrays(self, rows: Sequence[CocoObject], split: str, image: str) -> Objects:
+    def _arrays(self, rows: Sequence[CocoObject], json: str, image: str) -> Objects:
         reader = ObjectReader(tuple(name for name in self._values if name in ("oriented_boxes", "iscrowd")))
         found: dict[str, Any] = {**reader.arrays(Row.of([each.object for each in rows]), image)}
-        labels = self._labels[split]
+        labels = self._labels[json]
         found["labels"] = np.array([labels[each.category] for each in rows], np.int64)
         found["area"] = np.array([each.area for each in rows], np.float64)
         found["polygons"] = [each.polygons for each in rows]
@@ -362,7 +367,7 @@ class CocoSource(Source):
             points = absent_keypoints(len(rows), self._keypoints, image)
             visibility = np.zeros(points.shape[:2], np.uint8)
             for i, each in enumerate(rows):
-                places = list(self._points[split].get(each.category, ()))
+                places = list(self._points[json].get(each.category, ()))
                 if each.keypoints is None:
                     continue
                 if each.keypoints.shape != (len(places), 3):
