@@ -166,6 +166,18 @@ def test_a_mask_that_is_no_mask_is_noted(out):
     assert [note.partition(":")[0] for note in writer.summary.notes] == ["mask is stored as an array, float32 6 x 5"]
 
 
+def test_masks_of_0_and_255_alone_are_noted(out):
+    image = np.zeros((6, 5), np.uint8)
+    with tsds.Writer(out, classes=("no", "yes")) as writer:
+        for split in ("train", "val"):
+            writer.append(split, image=image, mask=np.array([0] * 29 + [255], np.uint8).reshape(6, 5))
+    assert writer.summary.notes == (
+        "mask has the numbers 0 and 255 alone, and 255 means ignored. If it is the class 1, write 1 in its place.",
+    )
+    source = [{"image": image, "mask": np.array([[0, 1, 255, 0, 0]] * 6, np.uint8)}]
+    assert tsds.convert(source, f"{out}2", tsds.ConvertOptions(classes=("no", "yes"), workers=0)).notes == ()
+
+
 def test_renamed_splits_are_noted(tmp_path, out):
     image = np.zeros((6, 5), np.uint8)
     with tsds.Writer(out) as writer:

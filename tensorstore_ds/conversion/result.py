@@ -16,7 +16,7 @@ from tensorstore_ds.conversion.values import ImageTiles, ObjectCrops
 from tensorstore_ds.errors import Problem
 from tensorstore_ds.format.kinds import ImageField, LabelField, MaskField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, of_kind
-from tensorstore_ds.format.statistics import ImageSums, ObjectSums, Statistics, add_doubtful
+from tensorstore_ds.format.statistics import ImageSums, MaskSums, ObjectSums, Statistics, add_doubtful
 from tensorstore_ds.imaging.objects import CUT, FRACTIONS
 from tensorstore_ds.options import flat
 from tensorstore_ds.progress import notebook_bar
@@ -144,6 +144,12 @@ def notes_of_store(
     yield from note_of_unlabelled(fields, summaries)
     yield from note_of_swapped(options, (summary.get("size", {}).get("distinct") for _, summary in summaries.values()))
     yield from note_of_keypoints(fields, whole)
+    for name, mask in of_kind(fields, MaskField).items():
+        of_masks = cast(MaskSums, whole[name])
+        if of_masks.ignored and not any(of_masks.class_counts[1:]):
+            numbers = f"0 and {mask.ignored}" if any(of_masks.class_counts) else mask.ignored
+            what = f"{name} has the numbers {numbers} alone, and {mask.ignored} means ignored"
+            yield f"{what}. If it is the class 1, write 1 in its place."
     doubtful: dict[str, list[Any]] = {}
     for sums in whole.values():
         doubtful = add_doubtful(doubtful, sums.doubtful if isinstance(sums, ObjectSums) else {})
