@@ -28,6 +28,8 @@ except ImportError:  # anywhere else
 
 #: Errors for a lock that another process holds; Windows reports EACCES or EDEADLOCK.
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+#: Errors for a place that a user may not write to.
+NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: The byte that Windows locks, behind all content, because others could not read a locked byte.
 _LOCKED_BYTE = 1 << 30
 #: Errors for a hard link: too many links, another disk, another user's file, not supported.
@@ -253,5 +255,6 @@ def own_nbytes(folder: Path, but: str = "") -> int:
 def unwritable(path: Path, error: OSError) -> OutputError:
     """The error for a file that the system refuses to write."""
     reason = error.strerror or str(error)
-    room = "Choose" if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM) else "Make room or choose"
+    closed = {errno.ENOENT: "Make its folder, or choose", **dict.fromkeys(NOT_ALLOWED, "Choose")}
+    room = closed.get(error.errno or 0, "Make room or choose")
     return OutputError(f"{path}: expected to write it, found: {reason}. {room} another folder.")

@@ -511,8 +511,9 @@ def meant_path(path: Path) -> str:
         names = sorted(
             (entry.name for entry in islice(entries, _MOST_NAMES)), key=lambda name: name.endswith(path.suffix)
         )
-        bare = {name.removesuffix(path.suffix): name for name in names}  # equal suffixes are not similar names
-        near = _nearest(path.name.removesuffix(path.suffix), bare)
+        suffix = path.suffix if names and names[-1].endswith(path.suffix) else ""  # or it is the mistake itself
+        bare = {name.removesuffix(suffix): name for name in names}  # equal suffixes are not similar names
+        near = _nearest(path.name.removesuffix(suffix), bare)
         return f" Did you mean {bare[near]}?" if near else ""
     return ""
 

@@ -8,7 +8,7 @@ import errno
 import io
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -112,7 +112,7 @@ def archive_of(path: str | os.PathLike[str]) -> tuple[Archive, str] | None:
 
 def is_file(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file, or one in an archive; an archive itself is a folder."""
-    if Path(path).is_file():
+    if _asked(Path.is_file, path):
         return not os.fspath(path).lower().endswith(archives.SUFFIXES) or archive_of(path) is None
     found = archive_of(path)
     return found is not None and found[0].find(found[1]) >= 0
@@ -120,7 +120,7 @@ def is_file(path: str | os.PathLike[str]) -> bool:
 
 def is_dir(path: str | os.PathLike[str]) -> bool:
     """Whether there is a folder, an archive, or a folder in one."""
-    if Path(path).is_dir():
+    if _asked(Path.is_dir, path):
         return True
     found = archive_of(path)
     return found is not None and found[0].is_folder(found[1])
@@ -128,7 +128,14 @@ def is_dir(path: str | os.PathLike[str]) -> bool:
 
 def exists(path: str | os.PathLike[str]) -> bool:
     """Whether there is a file or a folder, or one in an archive."""
-    return Path(path).exists() or is_file(path) or is_dir(path)
+    return _asked(Path.exists, path) or is_file(path) or is_dir(path)
+
+
+def _asked(question: Callable[[Path], bool], path: str | os.PathLike[str]) -> bool:
+    try:
+        return question(Path(path))
+    except PermissionError as error:  # the folder around it is closed
+        raise SourceError(unreadable(str(Path(path).parent), error), "Make it readable, or move it away.") from error
 
 
 def entries(path: str | os.PathLike[str]) -> Iterator[tuple[str, bool]]:

@@ -27,7 +27,7 @@ REFUSED = [
         )
     ),
     ("preview TMP/s.tsds --rows 1,99", "train: expected rows in [0, 24), found 99.\n"),
-    ("preview TMP/s.tsds --out TMP/no/p.png", "p.png: expected to write it, found: No such file or directory."),
+    ("preview TMP/s.tsds --out TMP/no/p.png", "found: No such file or directory. Make its"),
     ("preview TMP/s.tsds --out TMP/x.jpg", "expected a name that ends in .png"),
     ("preview VALID/array-fields.tsds", ""),  # no images
     ("folds TMP/s.tsds -k 25", "-k: expected at most 24, the samples of s.tsds, train, found 25. Use fewer folds.\n"),

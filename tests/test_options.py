@@ -215,3 +215,13 @@ def test_a_missing_path_is_guessed_from_a_thousand_names(tmp_path: Path) -> None
         (tmp_path / f"x{number}").touch()
     assert meant_path(tmp_path / "x11991") != "" and meant_path(tmp_path / "photos") == ""
     assert meant_path(tmp_path / "missing" / "photos") == meant_path(tmp_path / "a\0b" / "photos") == ""
+
+
+def test_a_misspelled_suffix_is_told_from_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    for name in ("photos", "photos.tsds"):
+        (tmp_path / name).mkdir()
+    assert [meant_path(tmp_path / name) for name in ("photos.tsd", "foto.tsds", "photo")] == [
+        " Did you mean photos.tsds?",
+        " Did you mean photos.tsds?",
+        " Did you mean photos?",
+    ]

@@ -113,9 +113,19 @@ def test_a_folder_that_may_not_be_written(place: Path, command: str) -> None:
     there = sorted((place / "closed").rglob("*"))
     for path in (place / "closed", *there):
         path.chmod(0o555 if path.is_dir() else 0o444)
-    assert str(place / "closed") in refused(*closed)
+    said = refused(*closed)
+    assert str(place / "closed") in said and "same command" not in said
     assert sorted((place / "closed").rglob("*")) == there
     assert {path: path.read_bytes() for path in before} == before
+
+
+def test_a_class_folder_that_may_not_be_read(place: Path) -> None:
+    for name in ("cat", "dog"):
+        (place / "photos" / name).mkdir(parents=True)
+        (place / "photos" / name / "1.png").write_bytes(b"never read")
+    (place / "photos/dog").chmod(0)
+    advice = "cannot be read: Permission denied. Make it readable, or move it away."
+    assert refused("convert", place / "photos", place / "o.tsds") == f"tsds: {place / 'photos/dog'}: {advice}"
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")

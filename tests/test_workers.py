@@ -152,6 +152,26 @@ tsds.convert(Slow(600, 3, 3600), "out.tsds", workers=2)
     assert psutil.wait_procs(children, 60)[1] == []
 
 
+@pytest.mark.skipif(os.name == "nt", reason="forks")
+@pytest.mark.parametrize("unread", [False, True])
+def test_a_worker_whose_parent_stops_asking_ends_without_a_word(tmp_path, unread):
+    """Its pipe is closed, which it notices as it answers, or as it asks for more."""
+    text = f"""
+from types import SimpleNamespace as Names
+from tensorstore_ds.conversion import worker
+
+ours, theirs = worker.connections.Pipe()
+ours.send("no block: this is answered by an error")
+if {unread}:
+    theirs.send("an answer")
+ours.close()
+shared = Names(wait_for_the_end=int, positions=[0], gate=Names(release=int, take=int))
+worker.work(None, theirs, shared, 0)
+"""
+    done = run_script(tmp_path, text)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_program_that_is_stopped_is_named_and_ended(tmp_path, monkeypatch, begun):
     """No thread of it can tell anything, and it takes no word: its position is read, and it is killed."""
     monkeypatch.setattr(workers, "start_method", lambda: "program")

@@ -174,7 +174,7 @@ def work(job: Job, connection: Connection, shared: Shared, slot: int) -> None:
     while True:
         try:
             block = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):  # the parent has closed its end
             return
         positions[slot] = -1
         try:
@@ -192,4 +192,5 @@ def _answer(connection: Connection, answer: BlockResult | Exception) -> None:
         data = pickle.dumps(answer)
     except Exception as error:  # a stranger's exception that was not made to be pickled
         data = pickle.dumps(RuntimeError(f"{answer!r} ({error})"))
-    connection.send_bytes(data)
+    with contextlib.suppress(ConnectionError):  # the parent has closed its end: the next block is the last
+        connection.send_bytes(data)

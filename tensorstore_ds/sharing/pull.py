@@ -8,6 +8,7 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from tensorstore_ds.durable import NOT_ALLOWED, unwritable
 from tensorstore_ds.errors import OutputError, RemoteError, StoreExistsError
 from tensorstore_ds.format.root import check_meant
 from tensorstore_ds.options import refusal
@@ -101,6 +102,8 @@ def _one_line(out: Path) -> Iterator[None]:
     except (RemoteError, StoreExistsError):  # system errors to Python, too
         raise
     except OSError as error:
+        if error.errno in NOT_ALLOWED:
+            raise unwritable(Path(error.filename or out), error) from error
         advice = _GO_ON if has_parts(out) else _BEGIN
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise OutputError(f"{out}: the disk is full. Make room. {advice}") from error

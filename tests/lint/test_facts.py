@@ -36,6 +36,17 @@ def test_pages_are_few_and_short() -> None:
     assert (ROOT / "README.md").read_text("utf-8").count("\n") <= 120
 
 
+def test_the_oldest_versions_are_those_of_the_package() -> None:
+    needed = (ROOT / "pyproject.toml").read_text("utf-8")
+    rows = re.findall(
+        r"^\| (\w+(?:, \w+)+) \| ([\d., and]+) or later", (DOCS / "install.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(rows) == 2
+    for names, versions in rows:
+        for name, version in zip(names.split(", "), re.split(", | and ", versions), strict=True):
+            assert f'"{name.lower()}>={version}"' in needed, name
+
+
 @pytest.mark.parametrize(
     ("page", "text", "value"),
     [

@@ -28,7 +28,7 @@ from tensorstore_ds.format.kinds import LabelField
 from tensorstore_ds.format.kinds.base import ArrayField, Field
 from tensorstore_ds.format.schema import NAME, ArraySpec
 from tensorstore_ds.machine import check_fits
-from tensorstore_ds.regular_files import entries, open_file, os_errors, read_head, unreadable
+from tensorstore_ds.regular_files import entries, is_file, open_file, os_errors, read_head, unreadable
 from tensorstore_ds.sources.base import Contents, Reference, Sample, SourceOptions
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes
 from tensorstore_ds.sources.paths import inside
@@ -273,10 +273,10 @@ def _is_whole(column: Column) -> bool:
 def _folders(path: Path) -> list[Path]:
     """The folder itself if it has an index, else its subfolders with one."""
     with os_errors(str(path)):
-        if (path / INDEX).is_file() or not path.is_dir():
+        if is_file(path / INDEX) or not path.is_dir():
             return [path] if path.is_dir() else []
         folders = (path / name for name, is_folder in entries(path) if is_folder and name[0] != ".")
-        return sorted(folder for folder in folders if (folder / INDEX).is_file())
+        return sorted(folder for folder in folders if is_file(folder / INDEX))
 
 
 def _split_of(folder: Path, top: Path) -> str:
