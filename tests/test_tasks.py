@@ -255,8 +255,8 @@ def test_map_equals_scikit_learns_whatever_the_batches(seed: int, samples: int, 
         assert precision == pytest.approx(expected[-1], abs=1e-9)
     assert found["map"] == pytest.approx(np.mean(expected) if expected else math.nan, abs=1e-9, nan_ok=True)
     known = ~targets.isnan()
-    by_hand = functional.binary_cross_entropy_with_logits(outputs[known], targets[known]) if known.any() else 0.0
-    assert found["loss"] == pytest.approx(float(by_hand), abs=1e-5)
+    by_hand = functional.binary_cross_entropy_with_logits(outputs[known], targets[known]) if known.any() else math.nan
+    assert found["loss"] == pytest.approx(float(by_hand), abs=1e-5, nan_ok=True)
     true, predicted = targets[known].numpy(), (outputs > 0)[known].numpy()
     f1 = sklearn_metrics.f1_score(true, predicted, zero_division=np.nan) if known.any() else math.nan
     assert found["f1"] == pytest.approx(f1, nan_ok=True)
@@ -332,6 +332,17 @@ def test_both_are_the_sum_of_the_losses_and_all_of_the_metrics(drawn: Any) -> No
     found = summed(BOTH, outputs, samples, labels, cuts)
     parts = (summed(t, o, samples, labels, []) for t, o in ((classes, outputs[:, :3]), (PLACES, outputs[:, 3:])))
     same(found, {name: value for part in parts for name, value in part.items()})
+
+
+def test_the_loss_of_an_image_is_of_the_targets_that_it_has() -> None:
+    outputs = torch.rand(4, 11, generator=torch.Generator().manual_seed(0))
+    places = torch.zeros(4, 4, 2)
+    places[[1, 3]] = math.nan
+    targets = (torch.tensor([0, 1, ABSENT, ABSENT]), {"keypoints": places, "side": torch.ones(4, 2)})
+    label = functional.cross_entropy(outputs[:, :3], torch.tensor([0, 1, 0, 0]), reduction="none")
+    point = functional.smooth_l1_loss(outputs[:, 3:], torch.zeros(4, 8), beta=SMOOTH, reduction="none").mean(1)
+    expected = torch.stack([label[0] + point[0], label[1], point[2], torch.tensor(math.nan)])
+    torch.testing.assert_close(BOTH.losses(outputs, targets), expected, equal_nan=True)
 
 
 @ALL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 import signal
@@ -16,6 +17,7 @@ import torch
 
 import tensorstore_ds as tsds
 from global_state import global_state
+from tensorstore_ds.annex.training.run import Run
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from training_stores import annotated, labelled, load_history, one_line, patterns, signal_in_pass, small, trained
 
@@ -232,6 +234,18 @@ def test_another_number_of_ranks_resumes_an_order_by_blocks_between_epochs(
     assert report.epochs == 2 and state(out)["ranks"] == 1
 
 
+def test_the_speed_of_an_epoch_counts_the_samples_of_other_ranks(store: Path, tmp_path: Path) -> None:
+    out, events = tmp_path / "run", list[tsds.training.TrainProgress]()
+    with signal_in_pass(signal.SIGTERM, passes=4), pytest.raises(TrainingStopped):
+        trained(store, out, epochs=1)
+    saved = state(out)
+    saved["loader"] |= {"num_replicas": 2, "batch": 2, "batches": 4}  # as if two ranks had trained in 1,000 seconds
+    torch.save(saved | {"ranks": 2, "batch": 2, "seconds": 1000.0}, out / "last.pt")
+    tsds.train(store, small(epochs=1), out=out, resume=True, listeners=tsds.training.Listeners(progress=events.append))
+    assert events[-1].batch == events[-1].batches == 4
+    assert events[-1].samples_per_second == pytest.approx(64 / 1000, rel=0.05)
+
+
 @pytest.mark.parametrize("windows", [9, 0])
 def test_a_run_goes_on_in_its_order_whatever_memory_is_free_then(
     store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, windows: int
@@ -270,6 +284,38 @@ def test_a_run_that_has_ended_is_as_it_was(store: Path, brief: Path, tmp_path: P
     written = json.loads((brief / "report.json").read_text("utf-8"))
     assert [report.best, report.seconds] == [written["best"], written["seconds"]]
     assert equal(state(tmp_path / "run")["weights"], state(brief)["weights"])
+
+
+def test_the_history_and_the_best_model_agree_if_an_evaluation_is_not_repeated_exactly(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on another machine. The best model is of epoch 2, then it would be of epoch 1, whose weights are gone."""
+    out, recorded = tmp_path / "run", Run.record
+
+    def evaluated(accuracy: Mapping[int, float]) -> None:
+        def record(run: Run, tally: Any) -> tsds.training.EpochRecord:
+            found = recorded(run, tally)
+            return dataclasses.replace(found, eval={"accuracy": accuracy[found.epoch]})
+
+        monkeypatch.setattr(Run, "record", record)
+
+    evaluated({1: 0.5, 2: 0.6})
+    trained(store, out, epochs=2)
+    evaluated({2: 0.4})
+    report, _ = trained(store, out, epochs=2, resume=True)
+    best = json.loads(state(out, "best.pt")["record"])
+    assert report.best_epoch == best["epoch"] == 2
+    assert load_history(out)[-1].eval == report.best == best["eval"] == {"accuracy": 0.6}
+
+
+def test_a_last_model_is_no_best_one(store: Path, brief: Path, tmp_path: Path) -> None:
+    shutil.copytree(brief, tmp_path / "run")
+    shutil.copy(brief / "last.pt", tmp_path / "run" / "best.pt")
+    with pytest.raises(TrainingError, match=r"best.pt: expected a checkpoint .* Remove it.") as error:
+        trained(store, tmp_path / "run", epochs=1, resume=True)
+    one_line(error.value)
+    (tmp_path / "run" / "best.pt").unlink()
+    trained(store, tmp_path / "run", epochs=1, resume=True)
 
 
 def test_a_run_whose_best_model_was_moved_away_ends(store: Path, tmp_path: Path) -> None:

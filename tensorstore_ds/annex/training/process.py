@@ -24,7 +24,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from tensorstore_ds.annex.training.options import Precision
-from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task
+from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task, ratio
 from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 
@@ -175,9 +175,9 @@ class Tally:
             self.sums[name] = self.sums[name] + value if name in self.sums else value
 
     def metrics(self, task: Task) -> dict[str, float]:
-        """The mean loss and the task's metrics of this rank so far; waits for the device."""
-        learned = float(self.sums.get("labelled", self.sums["samples"]))  # a part of one image where labels are unknown
-        losses = {name: float(self.sums[name]) / (learned or 1.0) for name in ("loss",) if name in self.sums}
+        """The mean loss and the task's metrics of this rank so far, NaN without data; waits for the device."""
+        learned = self.sums.get("labelled", self.sums["samples"])  # a part of one image where labels are unknown
+        losses = {"loss": ratio(self.sums["loss"], learned)} if "loss" in self.sums else {}
         return {**losses, **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:

@@ -29,6 +29,7 @@ from tensorstore_ds.annex.training.history import (
     TrainProgress,
     best_record,
     encoded,
+    parse_record,
     plain,
 )
 from tensorstore_ds.annex.training.options import DetectorOptions, ModelOptions
@@ -91,8 +92,21 @@ class Reports:
             for line in _notes(run):
                 listeners.note(line)
             self._history = History(run.out, keep_epochs=run.position.epoch)
+            self._again = self._evaluated_before()
             run.check_space()
         self._looked = self._drawn = time.monotonic()
+
+    def _evaluated_before(self) -> EpochRecord | None:
+        """The record in best.pt, if its epoch is evaluated again, which another machine computes with other bits."""
+        run = self.run
+        if not run.resumed or run.position.batch < run.batches or not run.best.exists():
+            return None
+        _, content = checkpoint.load(run.best)
+        try:
+            record = parse_record(json.loads(content["record"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise checkpoint.unusable(run.best, error, "Remove it.") from error
+        return record if record.epoch == run.position.epoch + 1 else None
 
     def note(self, line: str) -> None:
         """Report a line unless it is empty."""
@@ -105,24 +119,24 @@ class Reports:
         if time.monotonic() - self._looked < LOOK and position.batch < run.batches:
             return
         self._looked = time.monotonic()
-        metrics = position.tally.metrics(run.task)
-        if not math.isfinite(metrics["loss"]):
+        if not math.isfinite(loss := float(position.tally.sums["loss"])):
             raise TrainingError(
-                f"epoch {position.epoch + 1}: expected a loss that is a number, found {metrics['loss']} after "
+                f"epoch {position.epoch + 1}: expected a loss that is a number, found {loss} after "
                 f"{position.batch:,} batches. Try `learning_rate={run.options.learning_rate / 10:g}` or less, `clip=1` "
                 'or `precision="fp32"`; the checkpoint of the epoch before is kept.'
             )
         if not run.ranks.first:
             return
-        rate = position.batch / position.seconds
+        size = run.options.batch_size * run.ranks.size
+        rate = (position.start / size + position.batch) / position.seconds  # the time includes that of other ranks
         self.listeners.progress(
             TrainProgress(
                 epoch=position.epoch + 1,
                 epochs=run.options.epochs,
                 batch=position.batch,
                 batches=run.batches,
-                metrics=metrics,
-                samples_per_second=rate * run.options.batch_size * run.ranks.size,
+                metrics=position.tally.metrics(run.task),
+                samples_per_second=rate * size,
                 wait_share=position.wait_share,
                 core_share=position.core_share(run.ranks.device),
                 seconds_left=run.batches_left / rate,
@@ -136,8 +150,10 @@ class Reports:
             return
         task, records = self.run.task, self._history.records
         before = _best(records, task)
+        if self._again is not None and self._again.epoch == record.epoch:  # best.pt has this epoch already
+            record = self._again
         self._history.add(record)
-        if before is None or _best(records, task) is not before:
+        if record is not self._again and (before is None or _best(records, task) is not before):
             self.run.save_best(record, evaluation)
         self.listeners.epoch(record)
         if time.monotonic() - self._drawn > DRAW:

@@ -371,8 +371,8 @@ class ClassificationKeypoints(Task):
         return first + second
 
     def losses(self, outputs: Tensor, targets: tuple[Any, Any]) -> Tensor:
-        first, second = (task.losses(part, target) for task, part, target in self._each(outputs, targets))
-        return first + second
+        losses = torch.stack([task.losses(part, target) for task, part, target in self._each(outputs, targets)])
+        return losses.nansum(0).masked_fill(losses.isnan().all(0), math.nan)
 
     def sums(self, outputs: Tensor, targets: tuple[Any, Any], *, detailed: bool = False) -> Sums:
         each = self._each(outputs, targets)
