@@ -354,6 +354,7 @@ def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> 
         ),
         ([*fold, "--probabilities", store / "p.npy"], "store.tsds"),
         (fold, "--fold: expected --probabilities with it"),
+        ([*fold, "1/4"], "--fold: expected no value, since the checkpoint has its fold, found 1/4. Leave it out."),
         (
             ["--fold", "--probabilities", tmp_path / "p.npy"],
             "expected train of 60 samples, whose fold the run held out",

@@ -18,6 +18,7 @@ import torch
 import tensorstore_ds as tsds
 from global_state import global_state
 from tensorstore_ds.annex.training.run import Run
+from tensorstore_ds.durable import locked_folder
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from training_stores import annotated, labelled, load_history, one_line, patterns, signal_in_pass, small, trained
 
@@ -339,6 +340,15 @@ def test_a_run_is_not_overwritten(store: Path, brief: Path, tmp_path: Path) -> N
     with pytest.raises(OptionError, match=r"run: expected a folder, found a file. Choose another `out`.") as error:
         trained(store, tmp_path / "run", epochs=1)
     one_line(error.value)
+
+
+def test_two_runs_do_not_write_to_one_folder(store: Path, brief: Path, tmp_path: Path) -> None:
+    shutil.copytree(brief, tmp_path / "run")
+    before = (tmp_path / "run" / "last.pt").stat()
+    with locked_folder(tmp_path / "run"), pytest.raises(TrainingError, match="another process trains") as error:
+        trained(store, tmp_path / "run", epochs=1, resume=True)
+    assert one_line(error.value) and (tmp_path / "run" / "last.pt").stat() == before
+    trained(store, tmp_path / "run", epochs=1, resume=True)
 
 
 @pytest.mark.parametrize(

@@ -250,6 +250,20 @@ def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(tmp_path: Pat
     assert torch.equal(rows, rows.sort().values) and set(rows.tolist()) == {0.0, 1.0, 2.0, 3.0, 4.0}
 
 
+@pytest.mark.slow
+@pytest.mark.drawn(3, of="ranks")
+def test_both_ranks_evaluate_the_model_that_is_saved(tmp_path: Path) -> None:
+    """Batch norm has statistics of the images that a rank has seen last."""
+    splits = {"train": shapes(16, size=48, seed=1), "val": shapes(5, size=48, seed=2)}
+    tsds.convert({n: Samples(s, CLASSES) for n, s in splits.items()}, tmp_path / "s.tsds", workers=0)
+    flags = ["--image-size", "64", "--epochs", "1", "--batch-size", "4", "--device", "cpu", "--lr", "1e-3"]
+    finished(torchrun("-m", "tsds_cli", "train", tmp_path / "s.tsds", "--out", tmp_path / "run", *flags))
+    best = tmp_path / "run" / "best.pt"
+    found = torch.load(best, weights_only=True)["sums"]["detections"][:, :3]
+    alone = tsds.training.predict_store(best, tmp_path / "s.tsds", split="val", device="cpu").detections[:, :3]
+    torch.testing.assert_close(found, torch.from_numpy(alone), rtol=0, atol=2e-6)
+
+
 # --- what is learned ---------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from functools import partial
@@ -224,6 +225,8 @@ def predict(
     flags = {f"--{name.replace('_', '-')}": given[name] for name in _OF_STORE}
     flags = {flag: value for flag, value in flags.items() if value is not None and value is not False}
     add, store = given.pop("add"), images[0] if len(images) == 1 else None
+    if given["fold"] and (number := next((str(each) for each in images if re.fullmatch(r"\d+/\d+", str(each))), None)):
+        raise Failure(f"--fold: expected no value, since the checkpoint has its fold, found {number}. Leave it out.")
     if add and (others := [flag for flag in flags if flag not in ("--split", "--add")]):
         raise Failure(f"{others[0]}: expected it without --add, found both. Leave out {others[0]} or --add.")
     if not add and (given["prefix"] or given["replace"]):

@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -62,6 +62,11 @@ class Ranks:
         """Reset `device_memory` to what torch holds now."""
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
+
+    def share(self, buffers: Iterable[Tensor]) -> None:
+        """Give all ranks the buffers of the first one; a collective call of all ranks."""
+        for buffer in buffers if self.size > 1 else ():
+            dist.broadcast(buffer, 0)
 
     def wait(self) -> None:
         """Wait for all ranks."""

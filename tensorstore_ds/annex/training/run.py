@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from tensorstore_ds.annex.training.options import TrainOptions
 from tensorstore_ds.annex.training.process import Ranks, Tally
 from tensorstore_ds.annex.training.recipe import completed
 from tensorstore_ds.annex.training.torch_threads import choose_threads
-from tensorstore_ds.durable import check_room, partial_of
+from tensorstore_ds.durable import check_room, locked_folder, partial_of, writing
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
 from tensorstore_ds.imaging.placement import FITS, Fit
 from tensorstore_ds.reading.store import Store
@@ -155,6 +156,19 @@ class Run:
 
     def _batches(self, ranks: int, start: int) -> int:
         return math.ceil(math.ceil((self.samples - start) / ranks) / self.options.batch_size)
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock of the folder on the first rank; raises `TrainingError` if another run has it."""
+        with contextlib.ExitStack() as held:
+            if self.ranks.first:
+                with writing(self.out):
+                    self.out.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    if not held.enter_context(locked_folder(self.out)):
+                        advice = "Wait until it has ended, or choose another `out`."
+                        raise TrainingError(f"{self.out}: another process trains in this folder now. {advice}")
+            yield
 
     def begin(self) -> None:
         """Load the last checkpoint, if there is one."""

@@ -89,8 +89,8 @@ def train(
             run = Run(opened, given, group, user_path(out), resume=resume)
             given, resident = run.options, run.loader.residency == "device"
             is_detector = isinstance(run.vit, DetectorOptions)
-            run.begin()
-            with torch_settings(run.learner.precision, run.threads):
+            with run.alone(), torch_settings(run.learner.precision, run.threads):
+                run.begin()
                 reports = Reports(run, listeners or Listeners())
                 run_epochs(run, stop, reports)
                 return reports.finish()
@@ -162,6 +162,7 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
         return {**transform(batch, rows, epoch), "row": torch.as_tensor(rows).to(run.ranks.device)}
 
     loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
+    run.ranks.share(run.learner.best_weights.buffers())  # after a step, each rank has its own of batch norm
     with run.learner.evaluating() as model:
         for batch in loader:
             if stop.received:  # the checkpoint has all batches of this epoch
