@@ -102,9 +102,14 @@ def usable_cores() -> int:
 
 def threads_for_loading() -> int:
     """Default number of threads that gather batches: a rank's cores, of more than four all but one, which trains."""
-    local_ranks = os.environ.get("LOCAL_WORLD_SIZE", "")  # torchrun's
-    cores = usable_cores() // max(1, int(local_ranks) if local_ranks.isdecimal() else 1)
+    cores = usable_cores() // local_ranks()
     return max(1, cores - (cores > 4))
+
+
+def local_ranks() -> int:
+    """Processes that train together on this machine, as torchrun says."""
+    given = os.environ.get("LOCAL_WORLD_SIZE", "")
+    return max(1, int(given) if given.isdecimal() else 1)
 
 
 def core_limits() -> dict[str, float]:

@@ -238,9 +238,11 @@ def test_what_does_not_fit_in_memory_is_shuffled_by_blocks(
         return False
 
     monkeypatch.setattr(data, "fits", fits)
-    monkeypatch.setattr(data, "memory_limit", lambda: 0)  # the least window, of four blocks
     nbytes, _ = requirement(store, [("train", "image"), ("train", "label")])
-    monkeypatch.setattr(data, "BLOCK_NBYTES", -(-rows * nbytes // 40))
+    block = -(-rows * nbytes // 40)
+    monkeypatch.setattr(data, "memory_limit", lambda: 2 * 8 * 4 * block)  # windows of four blocks for each of two ranks
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(data, "BLOCK_NBYTES", block)
     loader, order = loader_of(store, residency="auto")
     assert order == "shuffled by blocks, since they do not fit in memory"
     assert asked == [(store.path, "train", ("image", "label"))]

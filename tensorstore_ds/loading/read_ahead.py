@@ -24,12 +24,13 @@ from tensorstore_ds.loading.block_shuffle import BlockShuffleSampler
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.samplers import SubsetSampler
 from tensorstore_ds.loading.samples import Samples
+from tensorstore_ds.machine import local_ranks
 from tensorstore_ds.reading.mirror_file import pool
 from tensorstore_ds.reading.store import Asked
 
 #: Bytes of rows per request, and their share of memory. Twice as many are pending.
 AHEAD_NBYTES, AHEAD_SHARE = 64 * 1024**2, 1 / 16
-#: Largest share of memory for a requested window of `BlockShuffleSampler`. Two are pending.
+#: Largest share of memory for the requested windows of `BlockShuffleSampler` of all ranks. Two of each are pending.
 WINDOW_SHARE = 1 / 6
 #: Groups of batches of a store by URL that are fetched at the same time, and those that may be skipped.
 _FETCHING, _BEGUN = 4, 256
@@ -57,7 +58,7 @@ class ReadAhead:
         whole = not any(part.partly for part in dataset.loaded)
         self._in_blocks = isinstance(sampler, BlockShuffleSampler)
         window = sampler.window_rows if self._in_blocks and whole else 0
-        allowed = np.inf if self.shortage is None else self.shortage.limit * WINDOW_SHARE
+        allowed = np.inf if self.shortage is None else self.shortage.limit * WINDOW_SHARE / local_ranks()
         self._window = window if window * dataset.row_nbytes <= allowed else 0
 
     def before(self, items: Iterable[T], rows_of: Callable[[T], NDArray[np.int64]], position: int) -> Iterator[T]:

@@ -21,6 +21,7 @@ from tensorstore_ds.conversion.estimate import Estimate, estimate
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
 from tensorstore_ds.options import chosen, takes_options
+from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.sources.base import Reference, Source
 
@@ -111,8 +112,10 @@ def forecast(
         told(f"{len(rows):,} samples, converted")
         some = ChosenSource(opened, contents, {split: rows})
         made = convert_source(some, scratch / f"{path.name}.tsds", wanted, lambda event: None)
-        whole = path.is_dir() and len(rows) == len(listed)
-        raw = path if whole else _linked(opened, [listed[i] for i in rows], scratch / "files")
+        store = open_store(made.path)[split]
+        stored = set(map(store.key, range(len(store))))  # a bad file ends a program that reads files
+        kept = [each for each in map(listed.__getitem__, rows) if opened.key(split, each) in stored]
+        raw = path if path.is_dir() and len(kept) == len(listed) else _linked(opened, kept, scratch / "files")
         settings = BenchOptions(
             raw=raw,
             split=split,

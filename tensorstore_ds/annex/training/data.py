@@ -44,7 +44,7 @@ from tensorstore_ds.loading.weighted import (
     class_balanced_weights,
     repeat_factors,
 )
-from tensorstore_ds.machine import memory_limit
+from tensorstore_ds.machine import local_ranks, memory_limit
 from tensorstore_ds.page_cache.residency import fits, requirement
 from tensorstore_ds.reading.store import Split, Store
 
@@ -368,7 +368,7 @@ def _blocks(store: Store, dataset: StoreDataset, task: Task, options: TrainOptio
     if options.residency != "auto" or fits(store, splits=dataset.split_name, fields=task.fields):
         return 0, 0
     nbytes, _ = requirement(store, [(dataset.split_name, name) for name in task.fields])
-    return max(1, BLOCK_NBYTES * len(dataset) // nbytes), max(4, memory_limit() // 8 // BLOCK_NBYTES)
+    return max(1, BLOCK_NBYTES * len(dataset) // nbytes), max(4, memory_limit() // (8 * local_ranks()) // BLOCK_NBYTES)
 
 
 def balance_weights(split: Split, task: Task, balance: Balance, rows: RowNumbers = None) -> NDArray[np.float64]:
