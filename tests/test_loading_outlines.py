@@ -91,8 +91,25 @@ STEPS: dict[str, tuple[tuple[int, int], Any]] = {
     "center": ((11, 40), lambda: [tsds.CenterCrop((11, 40))]),
     "double": ((20, 20), lambda: [tsds.Resize((2 * HEIGHT, 2 * WIDTH)), tsds.RandomCrop(20)]),
     "part": ((16, 16), lambda: [tsds.RandomResizedCrop(16, scale=(0.2, 0.6)), tsds.RandomHorizontalFlip(0.5)]),
+    "cut": ((20, 22), lambda: [tsds.CenterCrop((10, 12)), tsds.transforms.Pad(5)]),
     "letterbox": ((40, 40), lambda: [tsds.transforms.Letterbox((40, 40))]),
 }
+
+
+@pytest.mark.parametrize("crop", [None, (11, 20)])
+def test_each_object_of_a_mosaic_is_of_its_own_image(store: tsds.Store, crop: tuple[int, int] | None) -> None:
+    """And is seen in the part of the image that its tile shows."""
+    plan = tsds.CenterCrop(crop) if crop else None
+    dataset = tsds.StoreDataset(store.path, "train", outlines=True, decode=plan)
+    height, width = crop or (HEIGHT, WIDTH)
+    mosaic = tsds.transforms.Mosaic((2 * height, 2 * width))
+    (batch,) = tsds.DataLoader(dataset, batch_size=4, collate="packed", batch_transform=mosaic)
+    size = tuple(batch["image"].shape[-2:])
+    drawn = tsds.loading.draw_instance_masks(dataset.split, batch["objects"], size)
+    outlines = batch["objects"]["outline"].split([len(masks) for masks in drawn])
+    for masks, outline, moved in zip(drawn, outlines, batch["mask"], strict=True):
+        assert len(outline[:, 0].unique()) == 4
+        np.testing.assert_array_equal(masks[outline[:, 1] == 2].any(0), moved == 1)
 
 
 @pytest.mark.parametrize("how", ["batch", "decode"])
@@ -117,7 +134,7 @@ def test_polygons_are_drawn_where_their_corners_are(store: tsds.Store, seed: int
     dataset = tsds.StoreDataset(store.path, "train", outlines=True)
     for objects, masks, _ in batches(dataset, (64, 80), batch_transform=transform):
         place = objects["outline"][:, 1].tolist().index(1)
-        (x1, y1), (x2, y2) = objects["frame"][place].double().numpy()
+        (x1, y1), (x2, y2) = objects["frame"][place, :2].double().numpy()
         row = int(objects["outline"][0, 0])
         stored = store["train"]["objects"][row]["polygons"][1].astype(np.float64)
         corners = stored * [(x2 - x1) / WIDTH, (y2 - y1) / HEIGHT] + [x1, y1]
@@ -161,7 +178,7 @@ def test_any_number_of_workers_and_subsets(store: tsds.Store) -> None:
     for workers in (0, 1):
         (batch,) = tsds.DataLoader(dataset, batch_size=2, collate="packed", num_workers=workers)
         assert batch["objects"]["outline"].tolist() == [[row, i] for row in (3, 1) for i in range(4)]
-        assert batch["objects"]["frame"][5].tolist() == [[0, 0], [WIDTH, HEIGHT]]
+        assert batch["objects"]["frame"][5].tolist() == [[0, 0], [WIDTH, HEIGHT]] * 2
 
 
 def test_what_has_no_outlines(store: tsds.Store, tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
 from tensorstore_ds.reading.store import Split
 
-#: Values of objects: their row in the split with their number there, and the corners of the stored image. Transforms
-#: move the corners like keypoints. They determine all other points, because these transforms are linear along x and y.
+#: Values of objects: their row in the split with their number there, and the corners of the stored image and of its
+#: visible part. Transforms move the corners like keypoints, and clip those of the part. The image's corners determine
+#: all other points, because these transforms are linear along x and y.
 OUTLINE, FRAME = "outline", "frame"
 
 #: The objects of a batch, collated as ``packed`` or ``list``.
@@ -31,13 +32,13 @@ def with_frames(objects: PackedObjects, rows: NDArray[np.int64], sizes: NDArray[
     >>> packed = PackedObjects(torch.tensor([0, 2]), {"labels": torch.tensor([4, 5])})
     >>> found = with_frames(packed, np.array([7]), np.array([[30, 40]]))[0]
     >>> found["outline"].tolist(), found["frame"][1].tolist()
-    ([[7, 0], [7, 1]], [[0.0, 0.0], [40.0, 30.0]])
+    ([[7, 0], [7, 1]], [[0.0, 0.0], [40.0, 30.0], [0.0, 0.0], [40.0, 30.0]])
     """
     sample = objects.image_index
     number = torch.arange(objects.total) - objects.offsets[sample]
     outline = torch.stack([torch.from_numpy(np.asarray(rows, np.int64))[sample], number], 1)
-    frame = torch.zeros((objects.total, 2, 2), dtype=torch.float32)
-    frame[:, 1] = torch.from_numpy(sizes[:, ::-1].astype(np.float32))[sample]
+    frame = torch.zeros((objects.total, 4, 2), dtype=torch.float32)
+    frame[:, 1::2] = torch.from_numpy(sizes[:, ::-1].astype(np.float32))[sample, None]
     return PackedObjects(objects.offsets, {**objects.values, OUTLINE: outline, FRAME: frame})
 
 
@@ -135,19 +136,20 @@ def _drawn(
     """Return the mask (H, W), the label in the store, and whether it is a crowd, for each object of a sample."""
     if not isinstance(split, Split):
         raise refusal("split", "the data set's split, `dataset.split`", f"a {type(split).__name__}")
-    if not len(objects[OUTLINE]):
-        return
-    row = int(objects[OUTLINE][0, 0])
-    values: Mapping[str, Any] = split[next(iter(of_kind(split.fields, ObjectsField)))][row]
-    height, width = split.image_shapes[row, :2].tolist()
+    table = split[next(iter(of_kind(split.fields, ObjectsField)))]
+    read = dict[int, Mapping[str, Any]]()  # by row: a mosaic has objects of several
     frames = objects[FRAME].cpu().numpy().astype(np.float64)
-    for i, (corner, opposite) in zip(objects[OUTLINE][:, 1].tolist(), frames, strict=True):
+    for (row, i), (corner, opposite, *part) in zip(objects[OUTLINE].tolist(), frames, strict=True):
+        values = read[row] if row in read else read.setdefault(row, table[row])
+        height, width = split.image_shapes[row, :2].tolist()
         scale = (opposite - corner) / (width, height)  # negative along x in a mirrored image
         mask: NDArray[np.bool_] = np.zeros(size, np.bool_)
         if "rle" in values and len(values["rle"][i]):
             mask |= _placed(mask_of_runs(values["rle"][i], (height, width), "rle"), corner, scale, size)
         if "polygons" in values and len(values["polygons"][i]):
             mask |= fill_polygons(values["polygons"][i] * scale + corner, size)
+        (left, top), (right, bottom) = np.ceil(np.sort(part, axis=0) - 0.5).clip(0).astype(np.int64)  # by their centers
+        mask[:top], mask[bottom:], mask[:, :left], mask[:, right:] = False, False, False, False
         label, is_crowd = (values[each][i] if each in values else 0 for each in ("labels", "iscrowd"))
         yield mask, int(label), bool(is_crowd)
 

@@ -35,6 +35,8 @@ def place_objects(
     )  # (M, 1, 2)
     for name in moved.keys() & {"keypoints", FRAME}:
         moved[name] = (moved[name] - origin) * zooms
+    if FRAME in moved:
+        moved[FRAME] = torch.cat([moved[FRAME][:, :2], moved[FRAME][:, 2:].clamp(least, most)], 1)
     if "area" in moved:
         moved["area"] = moved["area"] * zooms[:, 0].prod(1)
     if ORIENTED in moved:
