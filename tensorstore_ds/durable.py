@@ -28,6 +28,8 @@ except ImportError:  # anywhere else
 
 #: Errors for a lock that another process holds; Windows reports EACCES or EDEADLOCK.
 _HELD = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+#: Errors for a lock on a file system without locks.
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 #: Errors for a place that a user may not write to.
 NOT_ALLOWED = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: The byte that Windows locks, behind all content, because others could not read a locked byte.
@@ -95,13 +97,22 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 
 @contextmanager
 def locked_folder(path: Path) -> Iterator[bool]:
-    """Hold the lock of a folder during the block; yields False if another process has it. Windows opens no folder."""
+    """Hold the lock of a folder during the block; yields False if another process has it.
+
+    Windows opens no folder, and some file systems have no locks: other processes are not noticed there.
+    """
     if not hasattr(os, "O_DIRECTORY"):
         yield True
         return
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield lock(descriptor)
+        try:
+            is_ours = lock(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                raise
+            is_ours = True
+        yield is_ours
     finally:
         os.close(descriptor)
 

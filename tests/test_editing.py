@@ -226,6 +226,7 @@ def test_conditions(whole: tsds.Store, where: str, test: Any) -> None:
     ("where", "message"),
     [
         ("lable == 'cat'", "expected a column .*found lable. Did you mean label"),
+        ("label == cat", r"expected a column .*found cat\. Texts, as names of classes, are in quotes\."),
         ("label = 'cat'", r"expected a condition such as .*\(to compare, write ==\)"),
         ("label", "expected a condition, which is true or false, found label"),
         ("label == 3", "expected two numbers or two texts to compare, found label and 3. Texts"),

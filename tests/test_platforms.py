@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -181,7 +182,9 @@ def test_one_process_has_a_lock(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EIO])
-def test_a_file_system_without_locks_is_not_a_lock_that_is_held(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_locks_is_not_a_lock_that_is_held(
+    number: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     def refuse(descriptor: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -189,6 +192,9 @@ def test_a_file_system_without_locks_is_not_a_lock_that_is_held(number: int, mon
     with pytest.raises(OSError, match=os.strerror(number)) as error:
         durable.lock(0)
     assert error.value.errno == number
+    fails = pytest.raises(OSError, match="error") if number == errno.EIO else nullcontext()
+    with fails, durable.locked_folder(tmp_path) as is_ours:
+        assert is_ours
 
 
 def test_a_system_without_locks_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

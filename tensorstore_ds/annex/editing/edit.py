@@ -28,7 +28,7 @@ from tensorstore_ds.format.kinds import LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
-from tensorstore_ds.options import declarations
+from tensorstore_ds.options import declarations, refusal
 from tensorstore_ds.reading.store import Split, Store
 from tensorstore_ds.reading.store_files import check_outside_stores
 from tensorstore_ds.reading.stored_images import check_depths
@@ -271,7 +271,7 @@ def relabel_store(
             raise OptionError(f"`class_map`: expected classes that stay in {name}, found none.")
     known = {each for name in numbers for each in opened.manifest.fields[name].classes}
     if unknown := [old for old in class_map if old not in known]:
-        raise OptionError(f"`class_map`: expected classes of the store, found {unknown[0]!r}.")
+        raise refusal("class_map", "classes of the store", repr(unknown[0]), known)
     pieces = {name: [Piece(opened, name, np.arange(len(opened[name])), numbers)] for name in opened}
     return write_store(target, pieces, joined.fields, {"command": "relabel", "class_map": dict(class_map)}, notify)
 

@@ -23,6 +23,7 @@ from tensorstore_ds.reading.store import Split
 _LONGEST = 4096  # characters of a condition
 _DEEPEST = 50  # nested conditions
 _ROWS = 10_000  # evaluated together
+_QUOTES = " Texts, as names of classes, are in quotes"
 
 Values = NDArray[Any]
 #: Returns a column's values for rows [start, stop).
@@ -88,7 +89,7 @@ class Condition:
 
     def _column(self, known: Mapping[str, Column], start: int, stop: int, name: str) -> Values:
         if name not in known:
-            raise self._wrong(f"a column ({', '.join(sorted(known))})", f"{name}.{meant(name, known)}")
+            raise self._wrong(f"a column ({', '.join(sorted(known))})", f"{name}.{meant(name, known) or _QUOTES + '.'}")
         return known[name](start, stop)
 
     def _evaluate(self, node: ast.expr, column: Callable[[str], Values], depth: int) -> Any:
@@ -130,7 +131,7 @@ class Condition:
         if type(op) not in _COMPARE or len(kinds) > 1 or not kinds <= {"number", "text"}:
             shown = f"{self._shown(left_node, 40)} and {self._shown(right_node, 40)}"
             if kinds == {"number", "text"}:
-                shown += ". Texts, as names of classes, are in quotes; numbers are not."
+                shown += f".{_QUOTES}; numbers are not."
             raise self._wrong("two numbers or two texts to compare", shown)
         if kinds == {"number"}:
             return compare(_COMPARE[type(op)], left, right)
@@ -147,7 +148,7 @@ class Condition:
             return _each(right, lambda value: left in value)
         shown = f"{self._shown(left_node, 40)} in {self._shown(right_node, 40)}"
         if _kind(left) == "text" and isinstance(right, list):
-            shown += ". Texts, as names of classes, are in quotes."
+            shown += f".{_QUOTES}."
         raise self._wrong("a column in a list of values, or a text in key, labels or classes", shown)
 
     def _truth(self, node: ast.expr, value: Any) -> NDArray[np.bool_]:
