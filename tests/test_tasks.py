@@ -242,7 +242,7 @@ def test_map_equals_scikit_learns_whatever_the_batches(seed: int, samples: int, 
     for first, last in itertools.pairwise(edges):
         part = slice(first, last)
         sums = task.sums(outputs[part], task.targets({"labels": targets[part]}), detailed=True)
-        tally.add(task.loss(outputs[part], targets[part]), last - first, sums)
+        tally.add(last - first, sums | task.terms(outputs[part], targets[part]))
     joined = tally.over_ranks(Ranks(0, 1, torch.device("cpu")))
     found = joined.metrics(task)
     expected = []
@@ -385,19 +385,27 @@ def test_what_predictions_say() -> None:
     assert [one["class"] for one in said["best"]] == list("gfedc")
 
 
-def test_the_mean_loss_of_keypoints_does_not_depend_on_the_batches() -> None:
-    """Images without keypoints count nowhere, and a batch by how many it has."""
-    places = torch.rand(6, 4, 2, generator=torch.Generator().manual_seed(0)) - 0.5
-    places[:3], places[4, :2] = math.nan, math.nan
+@ALL
+def test_the_mean_loss_does_not_depend_on_the_batches(task: Task) -> None:
+    """What is unknown counts nowhere: by images, as each term of the whole has them."""
+    generator = torch.Generator().manual_seed(0)
+    places, several = torch.rand(6, 4, 2, generator=generator) - 0.5, torch.tensor([[0, 1, math.nan]]).repeat(6, 1)
+    places[:3], places[4, :2], several[1] = math.nan, math.nan, math.nan
+    labels = torch.tensor([0, ABSENT, 2, ABSENT, ABSENT, 1])
+    outputs = torch.randn(6, task.outputs, generator=generator)
+
+    def targets(part: slice) -> Any:
+        points = {"keypoints": places[part], "side": torch.ones(6, 2)[part]}
+        return {LABELS: labels[part], SEVERAL: several[part], PLACES: points, BOTH: (labels[part], points)}[task]
+
     losses = []
     for size in (1, 4, 6):
         tally = Tally()
-        for part in places.split(size):
-            targets, outputs = {"keypoints": part, "side": torch.ones(len(part), 2)}, torch.zeros(len(part), 8)
-            tally.add(PLACES.loss(outputs, targets), len(part), PLACES.sums(outputs, targets))
-        losses.append(tally.metrics(PLACES)["loss"])
-    whole = PLACES.loss(torch.zeros(6, 8), {"keypoints": places}).item()
-    assert losses == pytest.approx([whole] * 3)
+        for part in (slice(first, first + size) for first in range(0, 6, size)):
+            sums = task.terms(outputs[part], targets(part)) | task.sums(outputs[part], targets(part))
+            tally.add(len(outputs[part]), sums)
+        losses.append(tally.metrics(task)["loss"])
+    assert losses == pytest.approx([float(task.loss(outputs, targets(slice(6))))] * 3)
 
 
 def test_sums_have_the_widest_type_of_their_device() -> None:

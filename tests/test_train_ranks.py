@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,9 +13,11 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+import tensorstore_ds as tsds
 from tensorstore_ds.annex.training import process
 from tensorstore_ds.annex.training.process import MOST_UNASKED, StopVote
 from training_stores import finished, labelled, load_history, names, torchrun, trained
@@ -50,9 +53,17 @@ def close(a: Path, b: Path) -> None:
 
 
 def test_two_ranks_do_what_one_does_with_a_batch_of_twice_the_size(store: Path, tmp_path: Path) -> None:
-    """So that gradients are averaged, no sample is seen twice or never, and metrics are reduced right."""
+    """So that gradients are averaged, no sample is seen twice or never, and metrics are reduced right.
+
+    Half of the samples have no label, and count for nothing whatever rank and batch they are in.
+    """
+    store = Path(shutil.copytree(store, tmp_path / "half.tsds"))
+    label = tsds.open(store)["train"]["label"]
+    half = {"label": {"train": np.where(np.arange(64) < 32, -1, label)}}
+    tsds.editing.add_fields(store, half, classes={"label": ("a", "b", "c")}, replace=True)
     output = finished(started(store, tmp_path / "two", "--batch-size", "4", "--accumulate", "2"))
-    trained(store, tmp_path / "one", epochs=2, batch_size=16)
+    _, notes = trained(store, tmp_path / "one", epochs=2, batch_size=16)
+    assert "32 of 64 samples of train have no label: they teach no class" in notes
     close(tmp_path / "one", tmp_path / "two")
     for one, two in zip(load_history(tmp_path / "one"), load_history(tmp_path / "two"), strict=True):
         assert two.train == pytest.approx(one.train, rel=1e-3)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -16,7 +17,7 @@ from tensorstore_ds.annex.augment.mixing import CutMix, Mixing, Mixup
 from tensorstore_ds.annex.training.models import build
 from tensorstore_ds.annex.training.options import ModelOptions, Optimizer, Precision, TrainOptions
 from tensorstore_ds.annex.training.recipe import completed
-from tensorstore_ds.annex.training.tasks import Batch, Classification, MultiLabel, Sums, Task
+from tensorstore_ds.annex.training.tasks import Batch, Classification, MultiLabel, Sums, Task, mean_loss
 from tensorstore_ds.annex.training.weights import load_weights
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.collate import map_tensors
@@ -77,6 +78,7 @@ class Learner:
         #: The moving average of the weights, or None.
         self.average: nn.Module | None = copy.deepcopy(self.module) if options.ema else None
         self.step = 0  #: Number of updates of the weights.
+        self._learned: Tensor | None = None  # by several batches or ranks of a step: shares of targets and of samples
         self._mix: Mixing | None = None
         if options.mix != "none":
             if not isinstance(task, Classification | MultiLabel):
@@ -106,16 +108,17 @@ class Learner:
 
         Args:
             batch: batch on the device, after `train_transform`.
-            share: fraction of the samples of the step that are in this batch.
+            share: fraction of the samples of the step that are in this batch. Within a step, images without a target
+                count for nothing, as in one large batch, except in classification+keypoints.
             last: whether `update` is called next. If False, gradients are not averaged over the ranks.
 
         Returns:
-            The loss and the sums of the task, detached. This does not wait for the device.
+            The loss, and the sums of the task with the terms of the loss, detached. This does not wait for the device.
         """
         images, targets = batch["image"], self.task.targets(batch)
-        loss, outputs, targets = self._gradients(images, targets, share=share, last=last)
+        terms, outputs, targets = self._gradients(images, targets, share=share, last=last)
         with torch.no_grad():
-            return loss.detach(), self.task.sums(map_tensors(outputs, Tensor.detach), targets)
+            return mean_loss(terms), terms | self.task.sums(map_tensors(outputs, Tensor.detach), targets)
 
     def rehearse(self, batch: Batch, share: float) -> None:
         """Compute the gradients of a fraction of a batch, and discard all gradients, including earlier ones.
@@ -132,17 +135,22 @@ class Learner:
         for buffer, before in zip(self.module.buffers(), statistics, strict=True):
             buffer.copy_(before)
 
-    def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Tensor, Any, Any]:
-        """Add to the gradients; returns the loss, the outputs, and the blended targets."""
+    def _gradients(self, images: Tensor, targets: Any, *, share: float, last: bool) -> tuple[Sums, Any, Any]:
+        """Add to the gradients; returns the terms of the loss, detached, the outputs, and the blended targets."""
         if self._mix is not None:
             # Drawn by torch's generator on the CPU, which each step of a run seeds.
             images, targets = self._mix((images, self._blendable(targets)))
         with contextlib.nullcontext() if last or self._parallel is None else self._parallel.no_sync():
             with self.autocast():
                 outputs = self.task.run(self._model_for(len(images)), images, targets)
-            loss = self.task.loss(outputs, targets, label_smoothing=self.options.label_smoothing)
-            torch.autograd.backward(self.scaler.scale(loss * share))
-        return loss, outputs, targets
+            terms = self.task.terms(outputs, targets, label_smoothing=self.options.label_smoothing)
+            weight: Tensor | float = share
+            if (share < 1 or self._parallel is not None) and len(terms["learned"]) == 1:
+                weight = terms["learned"][0] / len(images) * share
+                shares = torch.stack([weight, torch.full_like(weight, share)])
+                self._learned = shares if self._learned is None else self._learned + shares
+            torch.autograd.backward(self.scaler.scale(mean_loss(terms) * weight))
+        return {name: value.detach() for name, value in terms.items()}, outputs, targets
 
     def _model_for(self, samples: int) -> nn.Module:
         """The model for a batch of this size: a short last batch is not worth compiling for, which takes minutes."""
@@ -153,6 +161,12 @@ class Learner:
         options = self.options
         for group in self.optimizer.param_groups:
             group["lr"] = options.learning_rate * schedule(self.step, self.steps, warmup=options.warmup)
+        if self._learned is not None:
+            if self._parallel is not None:
+                dist.all_reduce(self._learned)
+            (learned, whole), self._learned = self._learned, None
+            grads = [weights.grad for weights in self.module.parameters() if weights.grad is not None]
+            torch._foreach_mul_(grads, whole / learned.clamp(min=torch.finfo(learned.dtype).tiny))
         if options.clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.module.parameters(), options.clip)

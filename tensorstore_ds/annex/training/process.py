@@ -6,6 +6,7 @@ Signal handlers, random state, torch's threads and precision are restored.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import random
 import signal
@@ -24,7 +25,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from tensorstore_ds.annex.training.options import Precision
-from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task, ratio
+from tensorstore_ds.annex.training.tasks import ROWS, Sums, Task
 from tensorstore_ds.errors import OptionError, TrainingError, one_line
 from tensorstore_ds.loading.device import checked_device
 
@@ -155,24 +156,17 @@ def device_of(name: str | None, rank: int = 0) -> torch.device:
 class Tally:
     """Losses and metrics of an epoch, summed on the device without waiting until they are read.
 
-    The sums are by name: `loss` times the samples it is the mean of, which are those that are `labelled` where the task
-    counts them; `samples`; and the sums of the task. Rows of a task are joined instead.
+    The sums are by name: `samples`, and the sums of the task, with its `terms`. Rows of a task are joined instead.
     """
 
     def __init__(self, sums: Mapping[str, Tensor] | None = None) -> None:
         self.sums: Sums = dict(sums or {})
         self._rows: dict[str, list[Tensor]] = {}
 
-    def add(self, loss: Tensor | None, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
+    def add(self, samples: int, sums: Mapping[str, Tensor], *, weight: int = 1) -> None:
         """Add a batch; weight 0 adds only its names, so that ranks without samples have them."""
-        counted = (
-            next(iter(sums.values())).new_full((), float(samples)).float()
-            if loss is None
-            else loss.new_full((), float(samples))
-        )
-        learned = sums.get("labelled", counted)
-        losses = {} if loss is None else {"loss": loss.float() * learned}
-        for name, value in {**losses, "samples": counted, **sums}.items():
+        counted = next(iter(sums.values())).new_full((), float(samples), dtype=torch.float32)
+        for name, value in {"samples": counted, **sums}.items():
             if name in ROWS:
                 self._rows.setdefault(name, []).append(value[: len(value) * weight])
                 continue
@@ -181,8 +175,11 @@ class Tally:
 
     def metrics(self, task: Task) -> dict[str, float]:
         """The mean loss and the task's metrics of this rank so far, NaN without data; waits for the device."""
-        learned = self.sums.get("labelled", self.sums["samples"])  # a part of one image where labels are unknown
-        losses = {"loss": ratio(self.sums["loss"], learned)} if "loss" in self.sums else {}
+        losses = {}
+        if "loss" in self.sums:
+            terms = zip(*(self.sums[name].tolist() for name in ("loss", "learned")), strict=True)
+            means = [loss / images for loss, images in terms if images]
+            losses = {"loss": sum(means) if means else math.nan}
         return {**losses, **task.metrics(self.sums)}
 
     def over_ranks(self, ranks: Ranks) -> Tally:

@@ -119,7 +119,7 @@ class Reports:
         if time.monotonic() - self._looked < LOOK and position.batch < run.batches:
             return
         self._looked = time.monotonic()
-        if not math.isfinite(loss := float(position.tally.sums["loss"])):
+        if not math.isfinite(loss := float(position.tally.sums["loss"].sum())):
             raise TrainingError(
                 f"epoch {position.epoch + 1}: expected a loss that is a number, found {loss} after "
                 f"{position.batch:,} batches. Try `learning_rate={run.options.learning_rate / 10:g}` or less, `clip=1` "

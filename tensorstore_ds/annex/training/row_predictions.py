@@ -72,7 +72,7 @@ def evaluate(
         advice = "Give image files, or a store with this field."
         raise OptionError(f"{chosen.name}: expected {task.needs} in the field {absent!r}, found none. {advice}")
     for outputs, targets in outputs_of(model, card, opened, chosen, where):
-        tally.add(task.loss(outputs, targets), len(outputs), task.sums(outputs, targets, detailed=True))
+        tally.add(len(outputs), task.terms(outputs, targets) | task.sums(outputs, targets, detailed=True))
     return Evaluation(chosen.name, len(chosen), tally.over_ranks(Ranks(0, 1, device_of(device))).metrics(task))
 
 

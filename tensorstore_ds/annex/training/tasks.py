@@ -48,7 +48,7 @@ class Task(ABC):
     needs: ClassVar[str]  #: Data that a store must contain for this task, in words.
     metric: ClassVar[str]  #: Metric that selects the best epoch.
     higher_is_better: ClassVar[bool] = True  #: Whether a higher value of `metric` is better.
-    has_eval_loss: ClassVar[bool] = True  #: Whether `loss` also accepts the outputs of an evaluation.
+    has_eval_loss: ClassVar[bool] = True  #: Whether `terms` also accepts the outputs of an evaluation.
 
     @property
     def outputs(self) -> int:
@@ -73,8 +73,15 @@ class Task(ABC):
         return map_tensors(targets, lambda tensor: tensor[:count])
 
     @abstractmethod
+    def terms(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Sums:
+        """Return the sum of each term of the loss over images, `loss` (T,), and the number of images, `learned` (T,).
+
+        An image with some of its targets is a part of an image.
+        """
+
     def loss(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
-        """Return the mean loss of outputs (B, `outputs`), a scalar."""
+        """Return the mean loss of outputs (B, `outputs`), a scalar; 0 without targets."""
+        return mean_loss(self.terms(outputs, targets, label_smoothing=label_smoothing))
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each image, (B,), NaN if it has no target."""
@@ -126,7 +133,7 @@ class Classification(Task):
         objects = objects_of(batch, self.objects_field)
         return pick(objects.values["labels"], largest(objects), ABSENT)
 
-    def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
+    def terms(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Sums:
         outputs = outputs.float()
         if targets.is_floating_point():  # (B, classes), as `blendable` targets are blended
             shares = targets.sum(1)  # share of each image that has a label
@@ -134,7 +141,7 @@ class Classification(Task):
         else:
             shares = (targets != ABSENT).float()
         losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
-        return (losses * shares).sum() / shares.sum().clamp(min=1)  # 0, not NaN, where all are absent
+        return _term(losses * shares, shares)
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         losses = functional.cross_entropy(outputs.float(), targets, reduction="none")
@@ -197,10 +204,8 @@ class MultiLabel(Task):
         hot = torch.zeros(len(objects), len(self.classes), device=labels.device)
         return hot.index_put_((objects.image_index, labels), hot.new_ones(()))
 
-    def loss(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Tensor:
-        soft = targets * (1 - label_smoothing) + label_smoothing / 2
-        losses, known = self._each_loss(outputs, soft)
-        return losses.sum() / known.sum().clamp(min=1)
+    def terms(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Sums:
+        return _term(*self._each_loss(outputs, targets * (1 - label_smoothing) + label_smoothing / 2))
 
     def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
         losses, known = self._each_loss(outputs, targets)
@@ -223,7 +228,6 @@ class MultiLabel(Task):
         predicted, present = (outputs > 0) & known, targets > 0.5
         sums = {
             "images": known.any(1).sum(),
-            "labelled": known.sum() / max(1, len(self.classes)),  # in images, which the mean loss is of
             "exact": ((predicted == present).all(1) & known.any(1)).sum(),
             "predicted": predicted.sum(0),  # (classes,), as those that follow
             "present": present.sum(0),
@@ -310,9 +314,8 @@ class Keypoints(Task):
             unit = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])).sqrt()
         return {"keypoints": keypoints / sides - 0.5, "side": sides / unit[:, None]}
 
-    def loss(self, outputs: Tensor, targets: Mapping[str, Tensor], *, label_smoothing: float = 0.0) -> Tensor:
-        losses, present = self._each_loss(outputs, targets)
-        return losses.sum() / present.sum().clamp(min=1)
+    def terms(self, outputs: Tensor, targets: Mapping[str, Tensor], *, label_smoothing: float = 0.0) -> Sums:
+        return _term(*self._each_loss(outputs, targets))
 
     def losses(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
         losses, present = self._each_loss(outputs, targets)
@@ -333,7 +336,6 @@ class Keypoints(Task):
         distances = error.norm(dim=2)  # (B, K) in units of the box
         present = distances.isfinite()
         return {
-            "labelled": keypoints.isfinite().sum() / keypoints[0].numel(),  # in images, which the mean loss is of
             "distances": distances.where(present, 0.0).sum(0, dtype=_widest(distances.device)),
             "present": present.sum(0),
         }
@@ -365,10 +367,10 @@ class ClassificationKeypoints(Task):
         labels, keypoints = self.both
         return labels.targets(batch), keypoints.targets(batch)
 
-    def loss(self, outputs: Tensor, targets: tuple[Any, Any], *, label_smoothing: float = 0.0) -> Tensor:
+    def terms(self, outputs: Tensor, targets: tuple[Any, Any], *, label_smoothing: float = 0.0) -> Sums:
         each = self._each(outputs, targets)
-        first, second = (task.loss(part, target, label_smoothing=label_smoothing) for task, part, target in each)
-        return first + second
+        first, second = (task.terms(part, target, label_smoothing=label_smoothing) for task, part, target in each)
+        return {name: torch.cat([first[name], second[name]]) for name in first}
 
     def losses(self, outputs: Tensor, targets: tuple[Any, Any]) -> Tensor:
         losses = torch.stack([task.losses(part, target) for task, part, target in self._each(outputs, targets)])
@@ -377,7 +379,7 @@ class ClassificationKeypoints(Task):
     def sums(self, outputs: Tensor, targets: tuple[Any, Any], *, detailed: bool = False) -> Sums:
         each = self._each(outputs, targets)
         first, second = (task.sums(part, target, detailed=detailed) for task, part, target in each)
-        return second | first  # the mean loss is of the images with a label
+        return first | second
 
     def metrics(self, sums: Mapping[str, Tensor]) -> dict[str, float]:
         labels, keypoints = self.both
@@ -436,8 +438,9 @@ class Detection(Task):
     def first(self, targets: list[dict[str, Tensor]], count: int) -> list[dict[str, Tensor]]:
         return targets[:count]
 
-    def loss(self, outputs: Mapping[str, Tensor], targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
-        return torch.stack([loss.float() for loss in outputs.values()]).sum()
+    def terms(self, outputs: Mapping[str, Tensor], targets: Any, *, label_smoothing: float = 0.0) -> Sums:
+        loss = torch.stack([loss.float() for loss in outputs.values()]).sum().expand(1)
+        return {"loss": loss * len(targets), "learned": torch.full_like(loss, len(targets), requires_grad=False)}
 
     def sums(self, outputs: Any, targets: Sequence[Mapping[str, Tensor]], *, detailed: bool = False) -> Sums:
         if isinstance(outputs, Mapping):
@@ -478,6 +481,18 @@ class Detection(Task):
             }
             for out in outputs
         ]
+
+
+def _term(losses: Tensor, known: Tensor) -> Sums:
+    """The term of the loss from `losses` (B, ...) and which of them are known, (B, ...), or how much of them."""
+    targets = math.prod(losses.shape[1:])  # of an image
+    return {"loss": losses.sum().expand(1) / targets, "learned": known.sum().expand(1) / targets}
+
+
+def mean_loss(terms: Mapping[str, Tensor]) -> Tensor:
+    """The mean loss, a scalar: the sum of the means of all terms that have a target."""
+    learned = terms["learned"]
+    return (terms["loss"] / learned.where(learned > 0, 1.0)).sum()
 
 
 def _rows(images: Sequence[tuple[Tensor, Tensor, Tensor, Tensor]]) -> Tensor:

@@ -116,10 +116,10 @@ def run_epochs(run: Run, stop: Stop, reports: Reports) -> None:
                 reports.note(run.compare_threads(partial(learner.rehearse, batch), seconds))
                 began = _begun(run)  # excluded from the time
             torch.manual_seed(torch_seeds(options.seed, position.epoch, place, run.ranks.rank)[0])
-            loss, sums = learner.backward(batch, share=share, last=last)
+            _, sums = learner.backward(batch, share=share, last=last)
             if last:
                 learner.update()
-            position.tally.add(loss, len(batch["image"]), sums)
+            position.tally.add(len(batch["image"]), sums)
             position.batch += 1
             before = position.seconds - position.wait
             now = zip(_clocks(run), began, strict=True)
@@ -169,6 +169,6 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
                 raise run.stopped(stop.received)
             targets = run.task.targets(batch)
             outputs = run.task.run(model, batch["image"], targets)
-            loss = run.task.loss(outputs, targets) if run.task.has_eval_loss else None
-            tally.add(loss, len(outputs), run.task.sums(outputs, targets, detailed=True), weight=weight)
+            terms = run.task.terms(outputs, targets) if run.task.has_eval_loss else {}
+            tally.add(len(outputs), terms | run.task.sums(outputs, targets, detailed=True), weight=weight)
     return Tally(run.task.evaluated(tally.over_ranks(run.ranks).sums))
