@@ -21,7 +21,7 @@ from tensorstore_ds.annex.training.augmentation import (
     normalize,
     train_transform,
 )
-from tensorstore_ds.annex.training.options import Augment, TrainOptions, ViTOptions
+from tensorstore_ds.annex.training.options import Augment, DetectorOptions, TrainOptions, ViTOptions
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.schema import Keypoints
 from tensorstore_ds.reading.store import Split
@@ -126,6 +126,18 @@ def test_floating_point_images(tmp_path: Path, dtype: Any, augment: Augment) -> 
         found = transform(stored(split), np.arange(4), 0)["image"]
         assert found.shape == (4, 1, *size) and found.dtype == torch.float32 and found.isfinite().all()
         assert augment != "none" or found.mean().abs() < 0.1
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
+def test_around_floating_point_images_of_a_detector_is_their_mean(tmp_path: Path, augment: Augment) -> None:
+    """114 would be 400 standard deviations away from images in [0, 1]."""
+    pixels = np.random.default_rng(0).random((8, 20, 40, 1), np.float32)
+    objects = {"boxes": [[2.0, 2, 9, 9]], "labels": [0]}
+    split = store_of(tmp_path / "s.tsds", [{"image": each, "objects": objects} for each in pixels], ("a",))["train"]
+    options, detector = TrainOptions(augment=augment), DetectorOptions("ssdlite", (32, 32), 1)
+    for transform in (train_transform(split, options, detector), eval_transform(split, options, detector)):
+        found = transform(stored(split), np.arange(8), 0)["image"]
+        assert found.abs().max() < 3
 
 
 def test_a_channel_that_is_constant(tmp_path: Path) -> None:

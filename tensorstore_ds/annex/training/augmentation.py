@@ -6,6 +6,8 @@ are placed by a decode plan, so that little more is decoded than the model sees;
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
@@ -64,11 +66,16 @@ def train_plan(split: Split, options: TrainOptions, vit: ModelOptions) -> Compos
     return Compose(steps, seed=options.seed)
 
 
-def fitted(vit: ModelOptions, *, exact: bool | None = None) -> Fitting:
+def fitted(vit: ModelOptions, *, exact: bool | None = None, gray: float = GRAY) -> Fitting:
     """The resizing of whole images to the size of a model; images with boxes keep their aspect ratio."""
     if isinstance(vit, DetectorOptions):
-        return Letterbox(vit.image_size, fill=GRAY, exact=exact)
+        return Letterbox(vit.image_size, fill=gray, exact=exact)
     return Resize(vit.image_size, exact=exact)
+
+
+def gray_of(split: Split, mean: Sequence[float]) -> float:
+    """The color outside of images with this mean, which it is for floating-point images, as they have any range."""
+    return sum(mean) / len(mean) if (split.fields["image"].dtype or "").startswith("float") else GRAY
 
 
 def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
@@ -86,13 +93,14 @@ def train_transform(
     and scales them, `strong` also combines parts of four.
     """
     height, width = vit.image_size
-    steps: list[nn.Module] = []
+    steps, normalized = list[nn.Module](), normalize(split, dtype=dtype)
     if isinstance(vit, DetectorOptions):
-        steps += [] if is_decoded(split.fields["image"]) else [fitted(vit)]
+        gray = gray_of(split, normalized.mean)
+        steps += [] if is_decoded(split.fields["image"]) else [fitted(vit, gray=gray)]
         if options.augment == "strong":
             steps.append(Mosaic(p=0.5, min_visibility=VISIBLE))
         if zoom := ZOOMS.get(options.augment):
-            moves = {"interpolation": "bilinear", "fill": GRAY, "min_visibility": VISIBLE}
+            moves = {"interpolation": "bilinear", "fill": gray, "min_visibility": VISIBLE}
             steps.append(RandomAffine(0, (MOVE, MOVE), zoom, **moves))  # type: ignore[arg-type]
     elif not is_decoded(split.fields["image"]):
         strong = options.augment == "strong"
@@ -108,15 +116,16 @@ def train_transform(
     if options.flip:
         objects = named(split.fields, "objects", ObjectsField)
         steps.append(RandomHorizontalFlip.from_split(split) if objects else RandomHorizontalFlip())
-    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
+    return Compose([*steps, normalized], seed=options.seed)
 
 
 def eval_transform(
     split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
 ) -> Compose:
     """The transform of evaluation batches: resize, and normalize as in training; `split` is the training split."""
-    steps: list[nn.Module] = [] if is_decoded(split.fields["image"]) else [fitted(vit)]
-    return Compose([*steps, normalize(split, dtype=dtype)], seed=options.seed)
+    normalized = normalize(split, dtype=dtype)
+    steps = [] if is_decoded(split.fields["image"]) else [fitted(vit, gray=gray_of(split, normalized.mean))]
+    return Compose([*steps, normalized], seed=options.seed)
 
 
 def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:

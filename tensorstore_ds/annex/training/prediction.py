@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tensorstore_ds.annex.training.augmentation import fitted
+from tensorstore_ds.annex.training.augmentation import fitted, gray_of
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.annex.training.data import EVAL_SPLITS, image_shape, split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
@@ -161,7 +161,7 @@ def stored_batches(
     channels = image_shape(split)[2]
     if channels != card.vit.channels:
         raise OptionError(f"{split.name}: expected images of {card.vit.channels} channels, found {channels}.")
-    whole = fitted(card.vit)
+    whole = fitted(card.vit, gray=gray_of(split, card.mean))
     plan = whole if is_decoded(split.fields["image"]) else None
     dataset = StoreDataset(store, split.name, fields=fields, decode=plan)
     prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
