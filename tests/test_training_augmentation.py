@@ -135,9 +135,10 @@ def test_around_floating_point_images_of_a_detector_is_their_mean(tmp_path: Path
     objects = {"boxes": [[2.0, 2, 9, 9]], "labels": [0]}
     split = store_of(tmp_path / "s.tsds", [{"image": each, "objects": objects} for each in pixels], ("a",))["train"]
     options, detector = TrainOptions(augment=augment), DetectorOptions("ssdlite", (32, 32), 1)
+    dataset = tsds.StoreDataset(tmp_path / "s.tsds", "train")
     for transform in (train_transform(split, options, detector), eval_transform(split, options, detector)):
-        found = transform(stored(split), np.arange(8), 0)["image"]
-        assert found.abs().max() < 3
+        batch = next(iter(tsds.DataLoader(dataset, 8, collate="packed", batch_transform=transform)))
+        assert batch["image"].shape == (8, 1, 32, 32) and batch["image"].abs().max() < 3
 
 
 def test_a_channel_that_is_constant(tmp_path: Path) -> None:
