@@ -17,6 +17,7 @@ import torch
 
 import tensorstore_ds as tsds
 from global_state import global_state
+from stores import store_of
 from tensorstore_ds.annex.training.run import Run
 from tensorstore_ds.durable import locked_folder
 from tensorstore_ds.errors import OptionError, TrainingError, TrainingStopped
@@ -122,6 +123,16 @@ def test_listeners_and_torchs_threads(store: Path, tmp_path: Path) -> None:
     assert all(0 <= e.wait_share <= 1 and e.samples_per_second > 0 for e in events)
     assert events[-1].seconds_left == 0 and events[-1].metrics == pytest.approx(records[-1][2])
     assert [record[:2] for record in records] == [(1, 3), (2, 3)] and torch.get_num_threads() == before
+
+
+def test_images_are_flipped_whose_keypoints_are_not_learned(tmp_path: Path) -> None:
+    """The pairs of left and right are not known, and not needed."""
+    objects = {"boxes": [[1.0, 1, 5, 5]], "keypoints": [[[1.0, 1], [5, 5]]]}
+    store_of(tmp_path / "s.tsds", [{**sample, "objects": objects} for sample in patterns(12)], ("a", "b", "c"))
+    report, _ = trained(tmp_path / "s.tsds", tmp_path / "run", epochs=1, flip=True)
+    assert report.task == "classification"
+    with pytest.raises(OptionError, match="pairs of keypoints that change places"):
+        trained(tmp_path / "s.tsds", tmp_path / "other", epochs=1, flip=True, task="keypoints")
 
 
 @pytest.mark.parametrize(

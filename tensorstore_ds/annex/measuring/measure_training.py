@@ -69,7 +69,7 @@ def student_of(split: Split, options: TrainOptions, device: torch.device) -> Stu
     height, width, channels = image_shape(split)
     vit = model_options(options, task, (height, width), channels)
     options = completed(options, vit)
-    transform = train_transform(split, options, vit, dtype=image_dtype(options, device))
+    transform = train_transform(split, options, vit, dtype=image_dtype(options, device), fields=task.fields)
     learner = Learner(vit, task, options, device=device, steps=10**6)  # the learning rate does not matter here
     plan, forget = train_plan(split, options, vit), learner.optimizer.zero_grad
     return Student(options.model, learner.train_batch, task.fields, transform, decode=plan, forget=forget)

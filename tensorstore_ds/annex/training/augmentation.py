@@ -6,7 +6,7 @@ are placed by a decode plan, so that little more is decoded than the model sees;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import torch
@@ -84,9 +84,14 @@ def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
 
 
 def train_transform(
-    split: Split, options: TrainOptions, vit: ModelOptions, *, dtype: torch.dtype = torch.float32
+    split: Split,
+    options: TrainOptions,
+    vit: ModelOptions,
+    *,
+    dtype: torch.dtype = torch.float32,
+    fields: Collection[str] = ("objects",),
 ) -> Compose:
-    """The transform of training batches, ``transform(batch, rows, epoch)``, whose images plans have placed.
+    """The transform of training batches of `fields`, ``transform(batch, rows, epoch)``, whose images plans have placed.
 
     ``light``: shifts by up to 1/8 of the image, brightness and contrast change by 1/5. ``strong``: enlarged crops of at
     least 1/3 of the image; brightness, contrast and saturation change by 2/5. Detectors see whole images: `light` moves
@@ -114,8 +119,8 @@ def train_transform(
     elif vit.channels in (1, 3) and options.augment == "light":
         steps.append(ColorJitter(0.2, 0.2))
     if options.flip:
-        objects = named(split.fields, "objects", ObjectsField)
-        steps.append(RandomHorizontalFlip.from_split(split) if objects else RandomHorizontalFlip())
+        moved = "objects" in fields and named(split.fields, "objects", ObjectsField)
+        steps.append(RandomHorizontalFlip.from_split(split) if moved else RandomHorizontalFlip())
     return Compose([*steps, normalized], seed=options.seed)
 
 

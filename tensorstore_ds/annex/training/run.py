@@ -110,7 +110,7 @@ class Run:
         self.samples = len(self.split) if rows is None else len(rows)  #: of an epoch, of all ranks
         self.options = options = completed(options, self.vit, samples=self.samples, ranks=ranks.size)
         self.dtype = image_dtype(options, ranks.device)  #: Of images for the model.
-        transform = train_transform(self.split, options, self.vit, dtype=self.dtype)
+        transform = train_transform(self.split, options, self.vit, dtype=self.dtype, fields=self.task.fields)
         self.plan = train_plan(self.split, options, self.vit)
         state = None if self._loaded is None else self._loaded.state
         blocks = None if state is None else (state["block_rows"], state["window_blocks"])
