@@ -130,7 +130,7 @@ def test_too_few_threads(photos):
     assert found.gain > 1
     assert f"={found.recommended.num_threads or found.recommended.num_workers}" in found.code
     assert "transform-bound" in verdicts and "transform-holds-gil" not in verdicts
-    assert found.recommended.num_workers or "too-few-threads" in verdicts
+    assert found.recommended.num_workers or "loader-settings" in verdicts
     left = set(threading.enumerate()) - before
     assert not [thread for thread in left if thread.name.startswith("tsds")]
     assert not multiprocessing.active_children()

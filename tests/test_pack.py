@@ -402,7 +402,9 @@ def test_a_member_that_is_not_aligned_is_refused(folder: Path, tmp_path: Path) -
             archive.writestr(name, data)
     with pytest.raises(tsds.FormatError, match="at a multiple of 4096") as caught:
         tsds.open(tmp_path / "x.zip")
-    assert caught.value.reason == "packed"
+    assert caught.value.reason == "packed" and "with unzip" in str(caught.value)
+    shutil.unpack_archive(tmp_path / "x.zip", tmp_path / "x.tsds")
+    tsds.pack(tmp_path / "x.tsds", tmp_path / "packed.zip")
 
 
 @pytest.mark.parametrize("data", [b"", b"PK", b"x" * 5000, b"PK\x05\x06" + bytes(18), b"\x89HDF" + bytes(5000)])

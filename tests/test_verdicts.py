@@ -93,7 +93,7 @@ DECODED = {"encoding": "jpeg", "decoding": Decoding(0.00001, 0.001)}
         (measured(layout="zarr"), ["compressed"]),
         (measured(**DECODED), ["decode-bound"]),
         (measured(**DECODED, current=run(busy=7.5), runs=()), ["decode-bound", "cores-limited"]),
-        (measured(wanted=Settings(num_threads=8), gain=2.0), ["too-few-threads", "gather-bound"]),
+        (measured(wanted=Settings(num_threads=8), gain=2.0), ["loader-settings", "gather-bound"]),
         (measured(wanted=Settings(num_threads=8), gain=1.1), ["gather-bound"]),
         (measured(wanted=Settings(num_workers=8), gain=5.0), ["gather-bound"]),
         (trained(9000.0, 0, device="cuda", together=run(5000.0, copy=0.024)), ["copy-bound", "gather-bound"]),

@@ -220,4 +220,6 @@ def _open_member(archive: _Archive, name: str, member: Member) -> IO[bytes]:
 
 
 def _refused(name: str, message: str) -> FormatError:
-    return FormatError(Problem(name, "packed", message), "Pack the store again with tsds pack, or unpack this file.")
+    return FormatError(
+        Problem(name, "packed", message), "Unpack this file with unzip, and pack that store with tsds pack."
+    )

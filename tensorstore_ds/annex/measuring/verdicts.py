@@ -171,7 +171,7 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
         line = f"{rate(m.current.rate)} are loaded with the settings in use, {rate(m.best.rate)} with the best ones."
         settings = ", ".join(f"{name}={value!r}" for name, value in wanted.arguments().items())
         evidence = {"rate": m.current.rate, "best_rate": m.best.rate, "gain": m.gain, "depth": m.current.depth}
-        yield Verdict("too-few-threads", line, f"Load with {settings or 'the defaults of the loader'}.", evidence)
+        yield Verdict("loader-settings", line, f"Load with {settings or 'the defaults of the loader'}.", evidence)
 
 
 def copies(m: Measured) -> Iterator[Verdict]:
