@@ -72,12 +72,14 @@ class Task(ABC):
         """Return the targets of the first `count` images."""
         return map_tensors(targets, lambda tensor: tensor[:count])
 
-    @abstractmethod
     def terms(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Sums:
         """Return the sum of each term of the loss over images, `loss` (T,), and the number of images, `learned` (T,).
 
         An image with some of its targets is a part of an image.
         """
+        losses, known = self._each_loss(outputs, targets, label_smoothing)
+        size = losses[0].numel()  # of an image
+        return {"loss": losses.sum().expand(1) / size, "learned": known.sum().expand(1) / size}
 
     def loss(self, outputs: Any, targets: Any, *, label_smoothing: float = 0.0) -> Tensor:
         """Return the mean loss of outputs (B, `outputs`), a scalar; 0 without targets."""
@@ -85,6 +87,11 @@ class Task(ABC):
 
     def losses(self, outputs: Any, targets: Any) -> Tensor:
         """Return the loss of each image, (B,), NaN if it has no target."""
+        losses, known = (each.flatten(1).sum(1) for each in self._each_loss(outputs, targets, 0.0))
+        return losses / known
+
+    def _each_loss(self, outputs: Any, targets: Any, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Return the loss of each target, (B, ...), 0 if unknown, and whether it is known, or which share of it."""
         raise NotImplementedError
 
     @abstractmethod
@@ -133,19 +140,15 @@ class Classification(Task):
         objects = objects_of(batch, self.objects_field)
         return pick(objects.values["labels"], largest(objects), ABSENT)
 
-    def terms(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Sums:
+    def _each_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         outputs = outputs.float()
         if targets.is_floating_point():  # (B, classes), as `blendable` targets are blended
             shares = targets.sum(1)  # share of each image that has a label
             targets = targets / shares.clamp(min=torch.finfo(targets.dtype).tiny)[:, None]
         else:
             shares = (targets != ABSENT).float()
-        losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
-        return _term(losses * shares, shares)
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses = functional.cross_entropy(outputs.float(), targets, reduction="none")
-        return losses.masked_fill(targets == ABSENT, math.nan)
+        losses = functional.cross_entropy(outputs, targets, reduction="none", label_smoothing=smoothing)
+        return (losses * shares)[:, None], shares[:, None]
 
     def blendable(self, targets: Tensor) -> Tensor:
         """One-hot `targets` (B, classes) float32 for mixup and cutmix; zeros if the class is absent."""
@@ -204,20 +207,10 @@ class MultiLabel(Task):
         hot = torch.zeros(len(objects), len(self.classes), device=labels.device)
         return hot.index_put_((objects.image_index, labels), hot.new_ones(()))
 
-    def terms(self, outputs: Tensor, targets: Tensor, *, label_smoothing: float = 0.0) -> Sums:
-        return _term(*self._each_loss(outputs, targets * (1 - label_smoothing) + label_smoothing / 2))
-
-    def losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        losses, known = self._each_loss(outputs, targets)
-        return losses.sum(1) / known.sum(1)
-
-    def _each_loss(self, outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, classes) loss of each decision, 0 if unknown; and whether it is known."""
+    def _each_loss(self, outputs: Tensor, targets: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
         known = ~targets.isnan()
-        losses = functional.binary_cross_entropy_with_logits(
-            outputs.float(), targets.nan_to_num(0.0).float(), reduction="none"
-        )
-        return losses * known, known
+        soft = (targets * (1 - smoothing) + smoothing / 2).nan_to_num(0.0).float()
+        return functional.binary_cross_entropy_with_logits(outputs.float(), soft, reduction="none") * known, known
 
     def blendable(self, targets: Tensor) -> Tensor:
         """(B, classes) float32 for mixup and cutmix: the targets themselves."""
@@ -314,15 +307,7 @@ class Keypoints(Task):
             unit = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])).sqrt()
         return {"keypoints": keypoints / sides - 0.5, "side": sides / unit[:, None]}
 
-    def terms(self, outputs: Tensor, targets: Mapping[str, Tensor], *, label_smoothing: float = 0.0) -> Sums:
-        return _term(*self._each_loss(outputs, targets))
-
-    def losses(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> Tensor:
-        losses, present = self._each_loss(outputs, targets)
-        return losses.flatten(1).sum(1) / present.flatten(1).sum(1)
-
-    def _each_loss(self, outputs: Tensor, targets: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """(B, K, 2) loss of each coordinate, 0 if absent; and whether it is present."""
+    def _each_loss(self, outputs: Tensor, targets: Mapping[str, Tensor], smoothing: float) -> tuple[Tensor, Tensor]:
         keypoints = targets["keypoints"]
         present = keypoints.isfinite()
         losses = functional.smooth_l1_loss(
@@ -481,12 +466,6 @@ class Detection(Task):
             }
             for out in outputs
         ]
-
-
-def _term(losses: Tensor, known: Tensor) -> Sums:
-    """The term of the loss from `losses` (B, ...) and which of them are known, (B, ...), or how much of them."""
-    targets = math.prod(losses.shape[1:])  # of an image
-    return {"loss": losses.sum().expand(1) / targets, "learned": known.sum().expand(1) / targets}
 
 
 def mean_loss(terms: Mapping[str, Tensor]) -> Tensor:
