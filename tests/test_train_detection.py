@@ -264,6 +264,25 @@ def test_both_ranks_evaluate_the_model_that_is_saved(tmp_path: Path) -> None:
     torch.testing.assert_close(found, torch.from_numpy(alone), rtol=0, atol=2e-6)
 
 
+def test_the_best_score_is_the_best_of_all_thresholds(tmp_path: Path) -> None:
+    """With many equal scores, as a model has them that has learned little."""
+    split = tsds.open(shape_store(tmp_path / "s.tsds", train=1, val=1))["val"]
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        boxes = rng.integers(0, 3, (12, 1)) * 8 + np.array([0, 0, 6, 6])
+        objects = np.hstack([np.zeros((4, 3)), boxes[:4]]).astype(np.float32)
+        found = np.hstack([np.zeros((12, 2)), rng.integers(1, 5, (12, 1)) / 4, boxes]).astype(np.float32)
+        detections = StoreDetections(split, CLASSES, found, objects)
+
+        def f1(score: float, found: Any = found, objects: Any = objects) -> float:
+            colors = matched(found, objects).from_score(score)
+            right = len(colors[RIGHT])
+            return 2 * right / (right + len(colors[WRONG]) + len(objects)) if right else 0.0
+
+        best = max(map(f1, (0.25, 0.5, 0.75, 1.0)))
+        assert f1(detections.best_score()) == pytest.approx(best)
+
+
 # --- what is learned ---------------------------------------------------------------------------------------------
 
 

@@ -93,8 +93,9 @@ class StoreDetections:
         order = np.argsort(-ranked, kind="stable")
         hits = np.cumsum(np.concatenate(right)[order])
         total = int((self.objects[:, 2] == 0).sum())
-        f1 = 2 * hits / (np.arange(1, len(order) + 1) + total)
-        return float(ranked[order][f1.argmax()]) if len(order) and hits[-1] else SCORE
+        f1, ranked = 2 * hits / (np.arange(1, len(order) + 1) + total), ranked[order]
+        f1[:-1][ranked[:-1] == ranked[1:]] = 0  # detections of one score are all chosen, or none
+        return float(ranked[f1.argmax()]) if len(order) and hits[-1] else SCORE
 
     def coco_results(self) -> list[dict[str, Any]]:
         """Return the detections as COCO results: `image_id`, `category_id`, `bbox` (x, y, width, height) and `score`.
