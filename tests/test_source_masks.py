@@ -57,7 +57,7 @@ def test_voc_with_annotations_is_for_boxes_unless_masks_are_asked_for(tmp_path):
     assert counts(found(voc, "masks")) == {"train": 2, "val": 2}
 
 
-@pytest.mark.parametrize("folder", ["train/images", "images/train"])
+@pytest.mark.parametrize("folder", ["train/images", "images/train", "data/train/images"])
 def test_folders_of_splits(folder, tmp_path):
     write_folders(tmp_path / "city", 3, images=folder)
     write_folders(tmp_path / "city", 2, images=folder.replace("train", "val"))
@@ -191,6 +191,20 @@ def test_masks_must_not_be_jpeg(tmp_path, classes):
     with pytest.raises(tsds.SourceError, match=r"JPEG, which changes the numbers.* again as PNG") as caught:
         converted(source, classes=classes)
     assert caught.value.reason == "mask-range"
+
+
+@pytest.mark.parametrize("classes", [None, ("no", "yes")])
+@pytest.mark.parametrize("mode", ["L", "RGB"])
+def test_jpeg_masks_of_two_classes(tmp_path, mode, classes):
+    y, x = np.mgrid[:120, :160]
+    expected = [(x - 60) ** 2 + (y - 30 * i) ** 2 < 1600 for i in range(3)]
+    for i, each in enumerate(expected):
+        write(tmp_path / "in", {f"images/{i}.png": png(np.zeros((120, 160), np.uint8)), "masks/x/": b""})
+        Image.fromarray(each).convert(mode).save(tmp_path / f"in/masks/{i}.jpg", quality=70)
+    (tmp_path / "in/masks/x").rmdir()
+    store, summary = converted(tmp_path / "in", classes=classes)
+    np.testing.assert_array_equal(store["train"]["mask"][:], expected)
+    assert summary.notes == ("masks have the numbers 0 and 255 alone: 255 is read as the class 1.",)
 
 
 def test_images_of_several_sizes_get_advice_that_masks_can_follow(tmp_path):

@@ -49,12 +49,13 @@ def find_mask_folders(root: Path) -> list[MaskFolders]:
     """Folders of images and masks of a source: one pair, or one per split; empty if there are none."""
     for prefix in ("", *(f"{path.relative_to(root).as_posix()}/" for path in _below(root))):
         if pairs := _side_by_side(root, prefix):
-            if prefix[:-1].lower() not in SPLIT_NAMES:
+            above, _, last = prefix[:-1].rpartition("/")
+            if last.lower() not in SPLIT_NAMES:
                 return pairs
-            tops = sorted(name for name, is_folder in entries(root) if is_folder and name.lower() in SPLIT_NAMES)
+            tops = sorted(name for name in _folders(root / above) if name.lower() in SPLIT_NAMES)
             return [
                 pair._replace(split=name) for top, name in split_names(tops).items()
-                for pair in _side_by_side(root, f"{top}/")[:1]
+                for pair in _side_by_side(root, f"{above}/{top}/".removeprefix("/"))[:1]
             ]  # fmt: skip
     return []
 

@@ -36,6 +36,8 @@ VOC_CLASSES = (
 _PROBED = 16
 _FOREGROUND, _FOREGROUND_16 = 255, 65535
 _JPEG = (".jpg", ".jpeg")
+#: A JPEG changes 0 and 255 by this much where a mask is even, and more at edges, which are a small part of it.
+_CHANGE, _EDGES = 2, 0.2
 
 
 class MaskSource(Source):
@@ -151,11 +153,6 @@ class MaskSource(Source):
             self._colors = tuple(c for _, c in labels if c is not None) if len(colors) == len(labels) else ()
         if named is None and folders.masks.endswith(_VOC):
             named = VOC_CLASSES
-        masks = (reference.partition("\0")[2] for split in splits.values() for reference in split)
-        jpeg = next((mask for mask in masks if mask.lower().endswith(_JPEG)), None) if named is None else None
-        if jpeg is not None:
-            message = "expected masks whose numbers are classes, found a JPEG, which changes the numbers."
-            raise SourceError(Problem(jpeg, "mask-range", message), "Write all masks again as PNG.")
         references = itertools.chain.from_iterable(splits.values())
         values: set[int] = set()
         palette: dict[int, tuple[tuple[int, ...], str]] = {}  # color of each value, and the first mask with it
@@ -163,7 +160,7 @@ class MaskSource(Source):
             path = reference.partition("\0")[2]
             with contextlib.suppress(SourceError), quiet_pillow():  # the conversion reads it again and reports it
                 data = read_file(self.path / path, path)
-                found = np.unique(decode_mask(data, key=path)).tolist()
+                found = np.unique(_numbers(data, path)).tolist()
                 values.update(found)
                 of_mask = None if notes or self._colors else open_image(data, key=path).getpalette()
                 own = {i: tuple(of_mask[3 * i : 3 * i + 3]) for i in found} if of_mask else {}
@@ -204,6 +201,20 @@ def _labels(path: Path) -> list[tuple[str, int | None]]:
     return labels
 
 
+def _numbers(data: bytes, path: str) -> NDArray[Any]:
+    """`decode_mask`, with the numbers of a JPEG that had 0 and 255 alone as the nearer of these.
+
+    Raises `SourceError` `mask-range` for a JPEG that had others.
+    """
+    mask = decode_mask(data, key=path)
+    if not path.lower().endswith(_JPEG):
+        return mask
+    if np.count_nonzero((mask > _CHANGE) & (mask < _FOREGROUND - _CHANGE)) > _EDGES * mask.size:
+        message = "expected masks whose numbers are classes, found a JPEG, which changes the numbers."
+        raise SourceError(Problem(path, "mask-range", message), "Write all masks again as PNG.")
+    return np.where(mask > _FOREGROUND // 2, _FOREGROUND, 0)
+
+
 def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
     """(H, W) class indices of a mask with a color per class; the file itself if it contains indices.
 
@@ -230,7 +241,7 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
 
 def _binary(path: Path, foreground: int) -> NDArray[np.uint8]:
     """(H, W) 0 and 1 of a mask of 0 and `foreground`; raises `SourceError` `mask-range` for other numbers."""
-    mask = decode_mask(read_file(path, str(path)), key=str(path))
+    mask = _numbers(read_file(path, str(path)), str(path))
     if (wrong := mask[(mask != 0) & (mask != foreground)]).size:
         message = f"expected 0 and {foreground}, as in the masks before, found {wrong[0]}."
         raise SourceError(Problem(str(path), "mask-range", message), "Correct the mask.")
