@@ -365,6 +365,11 @@ CASES = {
         left_out=[("l.csv: blurred", "not-read"), ("l.csv: dark", "not-read")],
     ),
     # captions, JSON Lines
+    "captions of Flickr30k": lines(
+        "image_name| comment_number| comment\na.png| 0| Two men , one in green .\na.png| 1| Men outside .\n",
+        "results.csv",
+        fields=["comment"], texts=[{"comment": ["Two men , one in green .", "Men outside ."]}],
+    ),
     "captions of Flickr8k": lines(
         'image,caption\na.png,A cat .\nb.png,\na.png,"A dog, and a cat."\n', "captions.txt", fields=["caption"],
         keys={"train": ["a.png", "b.png"]}, texts=[{"caption": ["A cat .", "A dog, and a cat."]}, {"caption": []}],

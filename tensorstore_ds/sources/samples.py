@@ -39,7 +39,7 @@ _LABEL_KEYS = ("label", "labels")
 #: Names of arrays that may have a number for each class.
 _NUMBERS_OF_CLASSES = ("labels", "target")
 #: Names of what is stored as texts: a text, or a list of texts.
-TEXT_NAMES = frozenset({"caption", "captions", "sentence", "sentences", "text", "texts"})
+TEXT_NAMES = frozenset(f"{name}{end}" for name in ("caption", "comment", "sentence", "text") for end in ("", "s"))
 #: Values of objects that are whole numbers: dtype, and the largest one.
 _WHOLE: Mapping[str, tuple[Any, int]] = {
     "labels": (np.int64, 2**63 - 1),
