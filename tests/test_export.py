@@ -251,11 +251,12 @@ def test_a_polygon_of_two_corners_is_no_row_of_yolo(tmp_path: Path) -> None:
 
 def test_absent_keypoints_are_not_visible_in_coco(tmp_path: Path) -> None:
     nan = [np.nan, np.nan]
-    values = {"boxes": [[4, 3, 8, 6]], "labels": [1], "keypoints": [[[4, 3], nan, nan]], "visibility": [[1, 2, 1]]}
+    values = {"boxes": [[4, 3, 8, 6]], "labels": [1], "keypoints": [[[4, 3], nan, [5, 5]]], "visibility": [[1, 2, 0]]}
     store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], CLASSES, keypoints=NAMED)
     tsds.export(store.path, tmp_path / "out", "coco")
     content = json.loads((tmp_path / "out" / "annotations" / "instances_train.json").read_text())
-    assert content["annotations"][0]["keypoints"] == [4, 3, 1, 0, 0, 0, 0, 0, 0]
+    assert content["annotations"][0]["keypoints"] == [4, 3, 1, 0, 0, 0, 5, 5, 0]
+    assert content["annotations"][0]["num_keypoints"] == 1  # of visibility 1 or 2
 
 
 def test_labelme_files(tmp_path: Path) -> None:
@@ -318,6 +319,26 @@ def test_boxes_that_are_no_hulls_are_counted(tmp_path: Path, to: str) -> None:
         store = store_of(tmp_path / f"{name}.tsds", [{"image": PIXELS, "objects": values}], ("cat",))
         found.append(dict(tsds.export(store.path, tmp_path / name, to).left_out))
     assert found == [{}, {"boxes that are not the hulls of their polygons": 1}]
+
+
+def test_polygons_that_yolo_cuts_are_counted(tmp_path: Path) -> None:
+    ring = np.array([[-5, -5], [50, 10], [20, 40]], np.float32)
+    values = {"boxes": [[0, 0, 40, 30]], "labels": [0], "polygons": [ring]}
+    store = store_of(tmp_path / "s.tsds", [{"image": PIXELS, "objects": values}], ("cat",))
+    assert tsds.export(store.path, tmp_path / "out", "yolo").left_out == {"parts of polygons outside of the image": 1}
+
+
+def test_coco_counts_a_second_outline(tmp_path: Path) -> None:
+    """An annotation has one segmentation: RLE, else polygons, else the corners of the oriented box."""
+    runs, turned = np.array([40, 7, 1200 - 47], np.uint32), [20.0, 15, 6, 4, 0.5]
+    empty, absent = np.empty(0, np.uint32), [np.nan] * 5
+    found = []
+    for ring, rle, box in ((RING, empty, absent), (RING, runs, absent), (RING, empty, turned), (NO_RING, runs, turned)):
+        values = {"boxes": [[5, 6, 20, 22]], "labels": [0], "polygons": [ring], "rle": [rle], "oriented_boxes": [box]}
+        store = store_of(tmp_path / f"{len(found)}.tsds", [{"image": PIXELS, "objects": values}], ("cat",))
+        found.append(dict(tsds.export(store.path, tmp_path / str(len(found)), "coco").left_out))
+    beside = {"oriented boxes beside outlines": 1}
+    assert found == [{}, {"polygons beside RLE": 1}, beside, beside]
 
 
 def test_keypoints_that_yolo_cannot_hold_are_counted(tmp_path: Path) -> None:
@@ -426,6 +447,28 @@ def test_names_are_unique_whatever_their_case() -> None:
     assert made == ["x.jpg", "X_000001.JPEG", "x_000002.jpg", "x_000003.jpg"]
     assert names.new("d/x.jpg", 2, (".jpg",)) == "x_000002_000002.jpg"  # row 2 of another split
     assert names.new("e/\u00a0 x.jpg", 4, (".jpg",)) == "x_000004.jpg"  # readers of lists and XML strip names
+
+
+@pytest.mark.parametrize("to", ["voc", "cvat", "labelme"])
+def test_names_are_no_lines_and_are_in_xml(tmp_path: Path, to: str) -> None:
+    keys = ["a\u2028b.png", "\x85.png", "\ufffe.png", "a\xa0.png", "\x7f.png", "猫.png"]
+    values = {"boxes": [[2, 2, 9, 9]], "labels": [0]}
+    samples = [{"image": np.roll(PIXELS, i), "objects": values, "key": key} for i, key in enumerate(keys)]
+    store = store_of(tmp_path / "s.tsds", samples, CLASSES)
+    tsds.export(store.path, tmp_path / "out", to)
+    stored = again(tmp_path / "out")["train"]["image"]
+    assert {stored[i].tobytes() for i in range(len(keys))} == {each["image"].tobytes() for each in samples}
+
+
+@pytest.mark.parametrize("to", ["folders", "labelme", "dota", "coco"])
+def test_splits_that_readers_take_for_classes(tmp_path: Path, to: str) -> None:
+    values = {"boxes": [[2, 2, 9, 9]], "labels": [0]}
+    with tsds.Writer(tmp_path / "s.tsds", classes=("cat",)) as writer:
+        for split in ("train", "spring", "fall"):
+            writer.append(split, image=PIXELS, objects=values)
+    usual = tsds.export(tmp_path / "s.tsds", tmp_path / "usual", to, splits=["train"]).notes
+    notes = set(tsds.export(tmp_path / "s.tsds", tmp_path / "out", to).notes) - set(usual)
+    assert any(note.startswith("spring, fall are no usual names of splits") for note in notes) is (to != "coco")
 
 
 @given(st.text(max_size=300), st.integers(0, 10**6))

@@ -190,14 +190,20 @@ def test_cvat_has_degrees_clockwise_around_the_center(tmp_path: Path) -> None:
     assert found == pytest.approx([20, 15, 40, 25, 270], abs=1e-4)
 
 
+@pytest.mark.parametrize("to", ["cvat", "dota", "labelme", "yolo", "voc"])
+def test_boxes_that_are_no_hulls_of_oriented_ones_are_counted(tmp_path: Path, to: str) -> None:
+    boxes = np.array([[30.0, 20, 20, 10, 0.5]])
+    store = store_of(tmp_path / "s.tsds", samples(boxes, boxes=np.array([[1.0, 1, 5, 5]])), CLASSES)
+    counted = tsds.export(store.path, tmp_path / "out", to).left_out
+    assert counted == ({} if to == "voc" else {"boxes that are not the hulls of their oriented boxes": 1})
+    store = store_of(tmp_path / "t.tsds", samples(boxes), CLASSES)
+    assert not tsds.export(store.path, tmp_path / "same", to).left_out
+
+
 def test_labelme_counts_what_has_no_place_beside_polygons(tmp_path: Path) -> None:
     ring = np.array([[5.0, 6], [20, 6], [12, 22]])
     store = store_of(tmp_path / "s.tsds", samples(around_the_circle(2, 1), polygons=[ring]), CLASSES)
     assert "oriented boxes beside polygons" in tsds.export(store.path, tmp_path / "labelme", "labelme").left_out
-    boxes = np.array([[30.0, 20, 20, 10, 0.5]])
-    store = store_of(tmp_path / "t.tsds", samples(boxes, boxes=np.array([[1.0, 1, 5, 5]])), CLASSES)
-    counted = tsds.export(store.path, tmp_path / "other", "labelme").left_out
-    assert counted == {"boxes that are not the hulls of their oriented boxes": 1}
 
 
 # --- sources ------------------------------------------------------------------------------------------------------

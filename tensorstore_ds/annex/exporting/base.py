@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, samples_of
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull, samples_of
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.imaging.codecs import read_image_header
+from tensorstore_ds.imaging.oriented import as_corners
 
 if TYPE_CHECKING:
     from tensorstore_ds.reading.store import Store
@@ -39,6 +42,8 @@ class Exporter:
     name: ClassVar[str]
     #: Kinds of fields that this format can store, besides images and keys.
     takes: ClassVar[tuple[type, ...]] = (LabelField, ObjectsField)
+    #: Whether only the names of folders tell the splits.
+    splits_are_folders: ClassVar[bool] = False
 
     def __init__(
         self, store: Store, folder: Path, splits: Sequence[str], advance: Callable[[int], None] = lambda samples: None
@@ -112,6 +117,21 @@ class Exporter:
             message = f"expected names without control characters, which XML lacks, found {wrong!r}"
             raise OptionError(f"{self.store.path}: {message}. Change it with tsds relabel, or export to parquet.")
         return field
+
+    def leave_out_boxes(self, sample: ExportedSample, polygons: Sequence[Sequence[NDArray[Any]]] = ()) -> None:
+        """Count boxes and oriented boxes that do not follow from what is written of an object.
+
+        This is its polygons in `polygons`, or else its oriented box if it has one.
+        """
+        values = sample.objects or {}
+        boxes, unlike = values["boxes"], set[str]()
+        for box, rings, turned in zip_longest(boxes, polygons, as_corners(sample.oriented_boxes)):
+            is_turned = not np.isnan(turned).any()
+            if rings and is_turned:
+                unlike.add("oriented boxes beside polygons")
+            if (rings or is_turned) and not is_hull(box, rings or [turned], sample.size):
+                unlike.add(f"boxes that are not the hulls of their {'polygons' if rings else 'oriented boxes'}")
+        self.left_out.update(unlike)
 
     def leave_out(self, values: Mapping[str, Any], *known: str) -> None:
         """Count the values of a sample's objects that the format cannot store.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -66,6 +66,12 @@ class CocoExporter(Exporter):
         values = sample.objects or {}
         known = ("boxes", "oriented_boxes", "labels", "keypoints", "visibility", "iscrowd", "area", "polygons", "rle")
         self.leave_out(values, *known)
+        lost = set[str]()
+        lengths = map(len, values.get("rle", ()))
+        for runs, rings, turned in zip_longest(lengths, sample.polygons, sample.oriented_boxes):
+            lost |= {"polygons beside RLE"} if runs and rings else set()
+            lost |= {"oriented boxes beside outlines"} if (runs or rings) and not np.isnan(turned[0]) else set()
+        self.left_out.update(lost)
         return annotations_of(values, sample.size)
 
 
@@ -97,7 +103,7 @@ def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator
             seen = np.where(absent, 0, values["visibility"][i] if "visibility" in values else 2)
             rows = zip(np.where(absent[:, None], 0, points).tolist(), seen.tolist(), strict=True)
             each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
-            each["num_keypoints"] = int((~absent).sum())
+            each["num_keypoints"] = int((seen > 0).sum())
         yield each
 
 

@@ -10,9 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull, short
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, short
 from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.imaging.outlines import split_polygons
 from tensorstore_ds.sources.base import FLAGS
 
 _FILE = "annotations.xml"
@@ -72,22 +71,18 @@ class CvatExporter(Exporter):
         height, width = (str(side) for side in sample.size)
         root = Element("image", id=str(self._images), name=sample.name, subset=sample.split, width=width, height=height)
         self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", "occluded", *_ATTRIBUTES)
-        unlike: set[str] = set()
-        for i, box in enumerate(values["boxes"]):
+        drawn = [rings if len(rings) == 1 and len(rings[0]) > 2 else [] for rings in sample.polygons]
+        self.leave_out_boxes(sample, drawn)
+        if any(len(rings) > len(some) for rings, some in zip(sample.polygons, drawn, strict=True)):
+            self.left_out["polygons, where an object has several"] += 1
+        for i, (box, oriented) in enumerate(zip(values["boxes"], sample.oriented_boxes, strict=True)):
             label = self._labels[int(values["labels"][i])] if "labels" in values else self._labels[0]
-            rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
-            oriented = values["oriented_boxes"][i] if "oriented_boxes" in values else np.full(5, np.nan)
             points = values["keypoints"][i] if "keypoints" in values else np.empty((0, 2))
             named = [(name, at) for name, at in zip(field.keypoints, points, strict=False) if not np.isnan(at[0])]
-            drawn = len(rings) == 1 and len(rings[0]) > 2
-            if drawn:
-                shape = SubElement(root, "polygon", points=_points(rings[0]))
-                unlike |= {"oriented boxes beside polygons"} if not np.isnan(oriented[0]) else set()
-                if not is_hull(box, rings, sample.size):
-                    unlike.add("boxes that are not the hulls of their polygons")
+            if drawn[i]:
+                shape = SubElement(root, "polygon", points=_points(drawn[i][0]))
             else:
                 shape = SubElement(root, "box", _turned(oriented) if not np.isnan(oriented[0]) else _edges(box))
-                unlike |= {"polygons, where an object has several"} if rings else set()
             occluded = int(values["occluded"][i]) if "occluded" in values else 0
             shape.attrib |= {"label": label, "occluded": str(occluded), "z_order": "0"}
             for flag in (flag for flag in _ATTRIBUTES if flag in values):
@@ -96,7 +91,6 @@ class CvatExporter(Exporter):
                 shape.set("group_id", str(i + 1))
             for name, at in named:
                 SubElement(root, "points", label=name, points=_points(at[None]), group_id=str(i + 1), occluded="0")
-        self.left_out.update(unlike)
         return root
 
 
@@ -106,7 +100,7 @@ def _edges(box: NDArray[Any]) -> dict[str, str]:
 
 def _turned(oriented: NDArray[Any]) -> dict[str, str]:
     """Attributes of an oriented box: its edges before rotation, and degrees clockwise around its center."""
-    x, y, width, height, angle = oriented.astype(np.float64).tolist()
+    x, y, width, height, angle = oriented.tolist()
     edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
     numbers = dict(zip(("xtl", "ytl", "xbr", "ybr"), edges, strict=True))
     degrees = math.degrees(angle) % 360

@@ -23,6 +23,7 @@ class DotaExporter(Exporter):
 
     name: ClassVar[str] = "dota"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
+    splits_are_folders: ClassVar[bool] = True
 
     def check(self) -> None:
         classes = self.need_objects().classes or ("object",)
@@ -47,6 +48,7 @@ class DotaExporter(Exporter):
     def _rows(self, sample: ExportedSample) -> Iterator[str]:
         values = sample.objects or {}
         self.leave_out(values, "boxes", "oriented_boxes", "labels", "difficult")
+        self.leave_out_boxes(sample)
         corners = upright_corners(values["boxes"].astype(np.float64))
         if "oriented_boxes" in values:
             oriented = as_corners(values["oriented_boxes"])

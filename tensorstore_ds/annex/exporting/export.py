@@ -22,6 +22,7 @@ from tensorstore_ds.progress import adding, notebook_bar
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.reading.verification import require_whole
 from tensorstore_ds.regular_files import tidied
+from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,9 @@ def export(
         if exporter.turned:
             what = "are turned by their EXIF orientation, to which boxes and sizes belong"
             exporter.notes.append(f"{exporter.turned:,} images {what}. Programs that ignore it show them otherwise.")
+        if made.splits_are_folders and (odd := [name for name in names if name not in SPLIT_NAMES]):
+            what = "are no usual names of splits, so readers take their folders for classes or for one split"
+            exporter.notes.append(f"{', '.join(odd)} {what}. Export to parquet to keep them.")
         sync_all(folder)
         note = work.put_store(target)
     left_out = Counter(exporter.left_out)

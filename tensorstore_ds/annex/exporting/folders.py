@@ -19,6 +19,7 @@ class FoldersExporter(Exporter):
 
     name: ClassVar[str] = "folders"
     takes: ClassVar[tuple[type, ...]] = (LabelField,)
+    splits_are_folders: ClassVar[bool] = True
 
     def check(self) -> None:
         classes = () if self.label is None else self.label.classes

@@ -10,11 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, hull, is_hull, short
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, hull, short
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.imaging.oriented import oriented_to_corners
-from tensorstore_ds.imaging.outlines import split_polygons
+from tensorstore_ds.imaging.oriented import as_corners
 from tensorstore_ds.sources.base import FLAGS
 
 _VERSION = "5.4.1"  # of labelme, which has written files of this form since 5.0
@@ -25,6 +24,7 @@ class LabelmeExporter(Exporter):
 
     name: ClassVar[str] = "labelme"
     takes: ClassVar[tuple[type, ...]] = (ObjectsField,)
+    splits_are_folders: ClassVar[bool] = True
 
     def check(self) -> None:
         field = self.need_objects()
@@ -57,38 +57,29 @@ class LabelmeExporter(Exporter):
         """Shapes of a sample; counts the values of its objects that are not written."""
         field, values = self.need_objects(), sample.objects or {}
         self.leave_out(values, "boxes", "oriented_boxes", "labels", "keypoints", "polygons", *FLAGS)
-        unlike: set[str] = set()
-        oriented = (
-            values["oriented_boxes"] if "oriented_boxes" in values else np.full((len(values["boxes"]), 5), np.nan)
-        )
-        corners = oriented_to_corners(oriented.astype(np.float64))
-        for i, box in enumerate(values["boxes"]):
+        outlines = [_drawable(rings, sample.size) for rings in sample.polygons]
+        self.leave_out_boxes(sample, outlines)
+        if any(len(rings) > len(drawn) for rings, drawn in zip(sample.polygons, outlines, strict=True)):
+            self.left_out["polygons without an area"] += 1
+        corners = as_corners(sample.oriented_boxes)
+        for i, (box, drawn) in enumerate(zip(values["boxes"], outlines, strict=True)):
             label = field.classes[int(values["labels"][i])] if "labels" in values else "object"
-            rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
-            drawn = _drawable(rings, sample.size)
-            if len(drawn) < len(rings):
-                unlike.add("polygons without an area")
-            if drawn and not is_hull(box, drawn, sample.size):
-                unlike.add("boxes that are not the hulls of their polygons")
             points = values["keypoints"][i] if "keypoints" in values else np.empty((0, 2))
             named = [(name, at) for name, at in zip(field.keypoints, points, strict=False) if not np.isnan(at[0])]
             group = i + 1 if named or len(drawn) > 1 else None
             flags = {flag: bool(values[flag][i]) for flag in FLAGS if flag in values}
             for ring in drawn:
                 yield _shape("polygon", label, ring, group, flags)
-            is_turned = not np.isnan(oriented[i, 0])
-            if drawn and is_turned:
-                unlike.add("oriented boxes beside polygons")
-            elif is_turned:
-                if not is_hull(box, [corners[i]], sample.size):
-                    unlike.add("boxes that are not the hulls of their oriented boxes")
+            if not drawn and not np.isnan(corners[i, 0, 0]):
                 turned = _shape("rotation", label, corners[i], group, flags)
-                yield {**turned, "direction": short(oriented[i, 4] % (2 * np.pi))}  # as X-AnyLabeling has it
+                yield {
+                    **turned,
+                    "direction": short(sample.oriented_boxes[i, 4] % (2 * np.pi)),
+                }  # as X-AnyLabeling has it
             elif not drawn:
                 yield _shape("rectangle", label, box.reshape(2, 2), group, flags)
             for name, at in named:
                 yield _shape("point", name, at[None], group, {})
-        self.left_out.update(unlike)
 
 
 def _shape(form: str, label: str, places: NDArray[Any], group: int | None, flags: dict[str, bool]) -> dict[str, Any]:

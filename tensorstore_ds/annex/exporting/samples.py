@@ -14,6 +14,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import KeyField, LabelField, LabelsField, ObjectsField, TextField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.imaging.codecs import encode_png
+from tensorstore_ds.imaging.outlines import split_polygons
 from tensorstore_ds.imaging.placement import clip
 from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.store import Split
@@ -31,8 +32,10 @@ _SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
     (b"\0\0\0\x0cjP", (".jp2",)),
     (b"P", (".ppm", ".pgm", ".pbm")),
 )
-#: What no name of a file may hold on some system, and names that mean a device on Windows.
-_UNSAFE = re.compile(r'[\x00-\x1f<>:"|?*/\\]|[. ]$|^\.|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)')
+#: What names cannot hold on some system, in XML or in a line, and names that mean a device on Windows.
+_UNSAFE = re.compile(
+    r'[\x00-\x1f\x7f-\x9f\u2028\u2029\ufffe\uffff<>:"|?*/\\]|[.\s]$|^\.|^(?i:con|prn|aux|nul|com\d|lpt\d)(\.|$)'
+)
 _LONGEST = 200  # bytes of a name
 _ROUNDING = 0.01  # pixels
 #: Pixels that PNG keeps as they are: dtype and number of channels.
@@ -59,6 +62,18 @@ class ExportedSample:
     def stem(self) -> str:
         """The name without its suffix."""
         return self.name.rpartition(".")[0]
+
+    @property
+    def oriented_boxes(self) -> NDArray[np.float64]:
+        """(M, 5) the oriented box of each object, NaN for none."""
+        values = self.objects or {}
+        return np.asarray(values.get("oriented_boxes", np.full((len(values["boxes"]), 5), np.nan)), np.float64)
+
+    @property
+    def polygons(self) -> list[list[NDArray[Any]]]:
+        """The polygons (k, 2) of each object."""
+        values = self.objects or {}
+        return [*map(split_polygons, values.get("polygons", [np.empty((0, 2))] * len(values["boxes"])))]
 
 
 class Names:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
-from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull
+from tensorstore_ds.annex.exporting.samples import ExportedSample, Names
 from tensorstore_ds.format.kinds import ObjectsField
-from tensorstore_ds.imaging.oriented import oriented_to_corners
+from tensorstore_ds.imaging.oriented import as_corners
 from tensorstore_ds.imaging.outlines import split_polygons
 
 #: Ultralytics' task by the value that rows are made of.
@@ -83,9 +83,10 @@ class YoloExporter(Exporter):
         known = ("boxes", "labels", "keypoints", *(("visibility",) if "keypoints" in values else ()))
         self.leave_out(values, *known, *(("polygons", "area") if self._form == "polygons" else (self._form,)))
         scale = np.array([width, height], np.float64)
-        rows = centered_boxes(values["boxes"], scale)
+        rows: Sequence[NDArray[Any]] | NDArray[Any] = centered_boxes(values["boxes"], scale)
         if self._form == "oriented_boxes":
-            corners = oriented_to_corners(values["oriented_boxes"].astype(np.float64)) / scale
+            self.leave_out_boxes(sample)
+            corners = as_corners(values["oriented_boxes"]) / scale
             inside = corners_inside(corners)
             if cut := int((inside != corners).any((1, 2)).sum()):
                 self.left_out["parts of oriented boxes outside of the image"] += cut
@@ -96,13 +97,14 @@ class YoloExporter(Exporter):
                 self.left_out["keypoints outside of the image"] += 1
             rows = np.concatenate([rows, triples.reshape(len(rows), 3 * triples.shape[1])], axis=1)
         if self._form == "polygons":
-            pairs = zip(values["boxes"], values["polygons"], strict=True)
-            if not all(is_hull(box, [ring], sample.size) for box, ring in pairs):
-                self.left_out["boxes that are not the hulls of their polygons"] += 1
+            self.leave_out_boxes(sample, sample.polygons)
+            rings = [(ring / scale).reshape(-1) for (ring,) in sample.polygons]
+            rows = [ring.clip(0, 1) for ring in rings]
+            if any(map(np.any, map(np.not_equal, rings, rows))):
+                self.left_out["parts of polygons outside of the image"] += 1
         for i, row in enumerate(rows):
-            numbers = (values["polygons"][i] / scale).reshape(-1).clip(0, 1) if self._form == "polygons" else row
             label = int(values["labels"][i]) if "labels" in values else 0
-            yield f"{label} {' '.join(f'{number:.10g}' for number in numbers)}\n"
+            yield f"{label} {' '.join(f'{number:.10g}' for number in row)}\n"
 
 
 def centered_boxes(boxes: NDArray[Any], scale: NDArray[np.float64]) -> NDArray[np.float64]:
