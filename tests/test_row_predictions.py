@@ -20,7 +20,8 @@ from tensorstore_ds.annex.training.checkpoint import ModelCard, save
 from tensorstore_ds.annex.training.data import task_of
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.vit import ViT
-from training_stores import annotated, labelled
+from tensorstore_ds.errors import FormatError
+from training_stores import annotated, labelled, one_line
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = TrainOptions(augment="none")
@@ -130,6 +131,21 @@ def test_a_store_with_other_keypoints_or_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("task", "value"), [("classification", 9), ("multilabel", -1), ("multilabel", 9), ("classification+keypoints", -1)]
+)
+def test_damaged_labels_are_one_line(tmp_path: Path, task: str, value: int) -> None:
+    """Not the last class, which -1 is to torch."""
+    path = labelled(tmp_path, train=6, test=6) if task == "classification" else annotated(tmp_path / "store.tsds")
+    _, checkpoint = model_of(path, task, size=12 if task == "classification" else 16)
+    of_labels = "label" if task == "classification" else "objects/labels"
+    file = next(each for each in (path / "train" / "00000" / of_labels).rglob("*") if each.name == "0")
+    file.write_bytes(value.to_bytes(8, "little", signed=True) + file.read_bytes()[8:])
+    with pytest.raises(FormatError, match=f"train/{of_labels}: expected labels in .*, found") as error:
+        tsds.training.evaluate(checkpoint, path, split="train", device="cpu")
+    one_line(error.value)
+
+
 def test_a_detector(tmp_path: Path) -> None:
     path = shape_store(tmp_path / "s.tsds", train=8, val=3)
     options = TrainOptions(epochs=1, batch_size=8, augment="none", device="cpu", precision="fp32")

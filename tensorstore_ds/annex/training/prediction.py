@@ -16,7 +16,7 @@ from torch import nn
 
 from tensorstore_ds.annex.training.augmentation import fitted, gray_of
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
-from tensorstore_ds.annex.training.data import EVAL_SPLITS, image_shape, split_of
+from tensorstore_ds.annex.training.data import EVAL_SPLITS, class_counts, image_shape, split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
 from tensorstore_ds.annex.training.process import device_of
 from tensorstore_ds.errors import OptionError, Problem, SourceError, TrainingError
@@ -170,7 +170,7 @@ def stored_batches(
 
 
 def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
-    """Raise `OptionError` if a split has other classes than the model."""
+    """Raise `OptionError` if a split has other classes than the model, or `FormatError` for a label of no class."""
     classes = card.task.classes
     if known != classes:
         first = next(i for i, pair in enumerate(zip_longest(classes, known)) if len(set(pair)) == 2)
@@ -179,6 +179,7 @@ def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:
         if set(known) == set(classes):
             advice = "Convert the source again with its classes in the order of the model."
         raise OptionError(f"{split.name}: expected the classes of the model, {expected}, found {found}. {advice}")
+    class_counts(card.task, split)
 
 
 def _tried(path: Path, card: ModelCard, on_error: Literal["raise", "skip"]) -> tuple[NDArray[Any], Placement] | str:
