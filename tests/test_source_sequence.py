@@ -344,6 +344,14 @@ def test_an_exception_of_the_sequence_is_named() -> None:
         source.read("train", 2)
 
 
+def test_a_batch_is_passed_image_by_image(tmp_path: Path) -> None:
+    images, labels = np.zeros((5, 8, 9, 3), np.uint8), np.arange(5)
+    with refusing("annotation", r"Pass a batch image by image, as zip\(images, labels\) does"):
+        tsds.convert((images, labels), tmp_path / "o.tsds")
+    tsds.convert(zip(images, labels, strict=True), tmp_path / "o.tsds", classes=list("abcde"))
+    assert tsds.open(tmp_path / "o.tsds")["train"]["label"][:].tolist() == labels.tolist()
+
+
 def test_what_is_no_sequence() -> None:
     def generate() -> Iterator[int]:
         yield 1

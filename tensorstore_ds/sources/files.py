@@ -17,7 +17,6 @@ from tensorstore_ds.regular_files import archive_of, check_machine, entries, is_
 
 #: Suffixes of volumes: NIfTI, DICOM, NRRD, MetaImage and MINC.
 VOLUME_SUFFIXES = frozenset({".nii", ".nii.gz", ".dcm", ".nrrd", ".nhdr", ".mha", ".mhd", ".mnc"})
-NO_VOLUMES = "Stores hold images: write the slices with tsds.Writer, or train on volumes with nnU-Net or MONAI."
 #: Files of operating systems and archive programs. Hidden names (``.DS_Store``) are always skipped.
 LITTER = frozenset({"__macosx", "thumbs.db", "ehthumbs.db", "desktop.ini"})
 
@@ -154,7 +153,7 @@ def no_images(root: Path, others: int) -> SourceError:
     elif archive_of(root):
         advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."
     if volume is not None:
-        advice = f"{volume} is a volume. {NO_VOLUMES}"
+        advice = f"{volume} is a volume: write its slices with tsds.Writer, or train on it with nnU-Net or MONAI."
     message = f"expected images, found none in this folder or below ({others:,} other files)."
     return SourceError(Problem(str(root), "empty-source", message), advice)
 

@@ -32,7 +32,6 @@ from tensorstore_ds.format.manifest_values import MOST_DIMENSIONS
 from tensorstore_ds.format.schema import DTYPES, MOST_CHANNELS, NAME, ArraySpec
 from tensorstore_ds.imaging.oriented import as_corners, corners_to_oriented, oriented_faults
 from tensorstore_ds.sources.base import FLAGS, LISTS, Objects, Sample, SourceOptions
-from tensorstore_ds.sources.files import NO_VOLUMES
 from tensorstore_ds.sources.names import RESERVED, field_name, number_classes, numbered_keypoints, some_names
 
 _LABEL_KEYS = ("label", "labels")
@@ -395,7 +394,7 @@ def _image(value: Any) -> Any:
     if array.ndim not in (2, 3) or 0 in array.shape or not is_image:
         wanted = "(H, W) or (C, H, W)" if is_tensor else "(H, W) or (H, W, C)"
         limit = f"at most {MOST_CHANNELS} channels, fewer than H and W if more than 4"
-        advice = f". {NO_VOLUMES.removesuffix('.')}" if array.ndim > 3 else ""
+        advice = ". Pass a batch image by image, as zip(images, labels) does" if array.ndim > 3 else ""
         raise ValueError(f"expected pixels {wanted} with {limit}, found {tuple(value.shape)}{advice}")
     return array
 
