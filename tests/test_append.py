@@ -87,6 +87,15 @@ def test_a_store_of_the_encoding_smart_takes_no_more_images(tmp_path: Path) -> N
         tsds.append(tmp_path / "s.tsds", class_folders(tmp_path / "more"), workers=0)
 
 
+def test_a_check_that_an_earlier_version_had_is_no_obstacle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = photos(tmp_path / "photos", 2, "a", "b", size=None)
+    store = convert(source, tmp_path / "o.tsds", encoding=tsds.conversion.SourceFiles(check="headers"))
+    recorded = {**store.manifest.conversion_options, "check": "eighth"}
+    monkeypatch.setattr(type(store.manifest), "conversion_options", recorded)
+    photos(source, 1, "a", start=9, size=None)
+    assert tsds.append(store.path, source).added.count == 1
+
+
 def test_samples_of_a_program(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (6, 5, 4, 3), np.uint8)

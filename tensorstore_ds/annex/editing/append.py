@@ -701,6 +701,8 @@ def _options(store: Store) -> ConvertOptions:
         for name, value in store.manifest.conversion_options.items()
         if name in known and name not in _NOT_TAKEN_OVER and value is not None
     }
+    if recorded.get("check") not in known["check"].choices:  # a word of an earlier version
+        recorded.pop("check", None)
     image = store.manifest.fields.get("image")
     if image is None or not image.encoding:
         found = "no field image" if image is None else image.describe()
