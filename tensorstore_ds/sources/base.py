@@ -182,8 +182,11 @@ class Contents:
         `where` is the source in errors.
         """
         ((split, references),) = self.splits.items()
-        rows, notes = folder_splits([str(each).partition("\0")[0] for each in references], where)
-        splits = {name: PackedStrings(str(references[i]) for i in some) for name, some in rows.items()}
+        rows, notes = folder_splits((str(each).partition("\0")[0] for each in references), where)
+        splits = {
+            name: references if len(rows) == 1 else PackedStrings(str(references[i]) for i in some)
+            for name, some in rows.items()
+        }
         labels = self.labels and {name: self.labels[split][some] for name, some in rows.items()}
         return replace(self, splits=splits, labels=labels, notes=self.notes + notes)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -67,20 +68,22 @@ def notes_of_renamed(names: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(f"the split {text!r} is named {name} in the store." for text, name in renamed)
 
 
-def folder_splits(paths: Sequence[str], where: str) -> tuple[dict[str, list[int]], tuple[str, ...]]:
+def folder_splits(paths: Iterable[str], where: str) -> tuple[dict[str, array[int]], tuple[str, ...]]:
     """Indices of the paths of each split, and notes: by the first folder that means a split, such as ``val2017``.
 
     Without such folders there is one split, `train`. Raises `SourceError` `split-name` if only some paths have one.
 
     >>> folder_splits(["images/train2017/a.jpg", "images/val2017/b.jpg"], "photos")[0]
-    {'train': [0], 'val': [1]}
+    {'train': array('q', [0]), 'val': array('q', [1])}
     """
-    rows: dict[str, list[int]] = {}
+    rows: dict[str, array[int]] = {}
+    first = ""  # path without a folder that means a split
     for i, path in enumerate(paths):
-        rows.setdefault(split_folder(path), []).append(i)
-    if len(rows) > 1 and "" in rows:
-        other = next(name for name in rows if name)
-        message = f"expected all files in split folders, found {paths[rows[''][0]]} beside {other}."
+        if not (folder := split_folder(path)):
+            first = first or path
+        rows.setdefault(folder, array("q")).append(i)
+    if len(rows) > 1 and first:
+        message = f"expected all files in split folders, found {first} beside {next(filter(None, rows))}."
         advice = "Move them into split folders, convert one folder, or name a file that lists all of them train."
         raise SourceError(Problem(where, "split-name", message), advice)
     texts = {folder: folder.rstrip("-_ 0123456789") or "train" for folder in rows}
