@@ -21,7 +21,7 @@ from tensorstore_ds.annex.training.data import task_of
 from tensorstore_ds.annex.training.options import TrainOptions, ViTOptions
 from tensorstore_ds.annex.training.vit import ViT
 from tensorstore_ds.errors import FormatError
-from training_stores import annotated, labelled, one_line
+from training_stores import annotated, labelled, one_line, trained
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 OPTIONS = TrainOptions(augment="none")
@@ -116,6 +116,26 @@ def test_keypoints_and_several_labels(tmp_path: Path, task: str) -> None:
         assert split.fields["prediction"].kind == "array"  # or the next run would learn it
     assert split["loss"][:] == pytest.approx(total, abs=1e-3)
     assert tsds.verify(path) == []
+
+
+def test_the_error_of_keypoints_is_in_pixels_of_the_stored_images(tmp_path: Path) -> None:
+    """The model sees squares."""
+    rng = np.random.default_rng(0)
+    samples = []
+    for _ in range(24):
+        x, y = rng.integers(0, 10, 2)
+        objects = {"boxes": [[x, y, x + 9, y + 4]], "keypoints": [[[x, y], [x + 9, y + 4]]]}
+        samples.append({"image": rng.integers(0, 256, (14, 40, 1), np.uint8), "objects": objects})
+    path = store_of(tmp_path / "s.tsds", samples, split_into={"train": 0.5, "val": 0.5}).path
+    report, _ = trained(path, tmp_path / "run", epochs=1)
+    best = tmp_path / "run" / "best.pt"
+    tsds.training.add_predictions(best, path, device="cpu")
+    split, errors = tsds.open(path)["val"], []
+    for found, objects in zip(split["keypoints"][:], map(split["objects"].__getitem__, range(len(split))), strict=True):
+        errors.append(np.linalg.norm(found - objects["keypoints"][0], axis=1) / np.sqrt(9 * 4))
+    expected = pytest.approx(np.mean(errors), rel=1e-5)
+    assert tsds.training.evaluate(best, path, split="val", device="cpu").metrics["nme"] == expected
+    assert report.best["nme"] == expected
 
 
 def test_a_store_with_other_keypoints_or_none(tmp_path: Path) -> None:

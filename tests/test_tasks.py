@@ -119,6 +119,20 @@ def test_largest_and_pick_equal_a_loop(drawn: Any, boxes: bool) -> None:
         first += n
 
 
+@quick
+@given(seeds, st.integers(1, 9))
+def test_the_largest_is_the_first_of_equal_boxes_wherever_they_are_moved(seed: int, count: int) -> None:
+    """Detectors such as dlib's find boxes of few sizes."""
+    rng = np.random.default_rng(seed)
+    corner = rng.uniform(0, 400, (count, 2))
+    boxes = np.hstack([corner, corner + np.array([62, 41])]) * rng.uniform(0.1, 3, (1, 1)) + np.tile(
+        rng.uniform(-9, 9, 2), 2
+    )
+    smaller = np.array([[0, 0, 1, 1]])
+    packed = pack_objects([{"boxes": torch.from_numpy(np.concatenate([smaller, boxes])).float()}])
+    assert largest(packed).tolist() == [1]
+
+
 # --- classification ----------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ are placed by a decode plan, so that little more is decoded than the model sees;
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.fitting import Fitting, Letterbox, Resize
 from tensorstore_ds.loading.augment.geometry import Geometry, RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.batches import TransformsBatches
 from tensorstore_ds.loading.fields import is_decoded
 from tensorstore_ds.reading.store import Split
 
@@ -131,6 +133,17 @@ def eval_transform(
     normalized = normalize(split, dtype=dtype)
     steps = [] if is_decoded(split.fields["image"]) else [fitted(vit, gray=gray_of(split, normalized.mean))]
     return Compose([*steps, normalized], seed=options.seed)
+
+
+def placed(transform: Compose, split: Split) -> TransformsBatches:
+    """The transform, with the `row` of each sample (B,), and the (height, width) of its stored image, `stored`."""
+
+    def apply(batch: Any, rows: Any, epoch: int) -> Any:
+        numbers, device = np.asarray(rows), batch["image"].device
+        added = {"row": torch.from_numpy(numbers), "stored": torch.from_numpy(split.image_shapes[numbers, :2].copy())}
+        return {**transform(batch, numbers, epoch), **{name: value.to(device) for name, value in added.items()}}
+
+    return apply
 
 
 def normalize(split: Split, *, dtype: torch.dtype = torch.float32) -> Normalize:

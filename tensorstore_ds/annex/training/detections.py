@@ -265,14 +265,10 @@ def predict_store(
 
 def _found(model: Any, task: Detection, loader: Any, *, has_truth: bool) -> tuple[BoxRows, BoxRows]:
     rows: dict[str, list[torch.Tensor]] = {"detections": [], "objects": []}
-    seen = 0
     with torch.inference_mode():
         for batch in loader:
-            images = batch["image"]
-            numbers = torch.arange(seen, seen + len(images), device=images.device)
-            seen += len(images)
-            targets = task.targets({**batch, "row": numbers}) if has_truth else _nothing(numbers)
-            for name, values in task.sums(model(images), targets).items():
+            targets = task.targets(batch) if has_truth else _nothing(batch["row"])
+            for name, values in task.sums(model(batch["image"]), targets).items():
                 rows[name].append(values.cpu())
     found, truth = (torch.cat(rows[name]).numpy() for name in ("detections", "objects"))
     return found, truth

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from tensorstore_ds.annex.training.augmentation import fitted, gray_of
+from tensorstore_ds.annex.training.augmentation import fitted, gray_of, placed
 from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
 from tensorstore_ds.annex.training.data import EVAL_SPLITS, class_counts, image_shape, split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
@@ -166,7 +166,7 @@ def stored_batches(
     dataset = StoreDataset(store, split.name, fields=fields, decode=plan)
     prepare = Compose([*([] if plan else [whole]), Normalize(card.mean, card.std)])
     chosen, device = dataset if rows is None else dataset.subset(rows), next(model.parameters()).device
-    return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=prepare)
+    return DataLoader(chosen, batch_size, collate="packed", device=device, batch_transform=placed(prepare, split))
 
 
 def check_classes(split: Split, known: Sequence[str], card: ModelCard) -> None:

@@ -31,6 +31,8 @@ ABSENT = -100
 MAX_CONFUSION = 1000
 #: Sums that are rows, which are concatenated instead of added.
 ROWS = ("detections", "objects", "decisions")
+#: Areas of boxes of one size differ by less than this share, once the boxes are moved and resized.
+ROUNDING = 1e-4
 #: Where the loss of a keypoint changes from quadratic to linear, relative to the image's sides.
 SMOOTH = 0.02
 
@@ -294,18 +296,20 @@ class Keypoints(Task):
     def targets(self, batch: Batch) -> dict[str, Tensor]:
         """`keypoints` (B, K, 2) float32, x y in sides of the image from its middle, NaN where absent; `side` (B, 2).
 
-        `side` is the image's width and height in units of the error, such as the square root of the box's area.
+        `side` is the image's width and height in units of the error, such as the square root of the box's area. The
+        image is the stored one if the batch has its size, and else the one of the model, whose shape may differ.
         """
         objects = objects_of(batch, self.objects_field)
         height, width = batch["image"].shape[-2:]
         chosen = largest(objects)
         keypoints = pick(objects.values["keypoints"], chosen, math.nan)
         sides = on_device(torch.tensor([width, height], dtype=keypoints.dtype), keypoints.device)
-        unit = keypoints.new_full((len(keypoints),), math.sqrt(width * height))
+        stored = batch["stored"].flip(1).to(keypoints.dtype) if "stored" in batch else sides.expand(len(keypoints), 2)
+        unit = stored.prod(1).sqrt()
         if "boxes" in objects.values:
-            box = pick(objects.values["boxes"], chosen, math.nan)
-            unit = ((box[:, 2] - box[:, 0]) * (box[:, 3] - box[:, 1])).sqrt()
-        return {"keypoints": keypoints / sides - 0.5, "side": sides / unit[:, None]}
+            box = pick(objects.values["boxes"], chosen, math.nan).view(-1, 2, 2) / sides
+            unit = unit * (box[:, 1] - box[:, 0]).prod(1).sqrt()
+        return {"keypoints": keypoints / sides - 0.5, "side": stored / unit[:, None]}
 
     def _each_loss(self, outputs: Tensor, targets: Mapping[str, Tensor], smoothing: float) -> tuple[Tensor, Tensor]:
         keypoints = targets["keypoints"]
@@ -517,7 +521,7 @@ def largest(objects: PackedObjects) -> Tensor:
         boxes = objects.values["boxes"]
         area = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
         most = area.new_full((len(objects),), -1.0).scatter_reduce(0, image, area, "amax")
-        index = torch.where(area == most[image], index, total)
+        index = torch.where(area >= most[image] * (1 - ROUNDING), index, total)
     first = index.new_full((len(objects),), total)
     return first.scatter_reduce(0, image, index, "amin")
 

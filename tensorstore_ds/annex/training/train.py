@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 import torch
 
 from tensorstore_ds.annex.keywords import TrainKeywords
-from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform
+from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform, placed
 from tensorstore_ds.annex.training.data import eval_loader
 from tensorstore_ds.annex.training.history import Listeners
 from tensorstore_ds.annex.training.memory import is_out_of_memory, memory_advice
@@ -156,12 +156,8 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
     dataset = StoreDataset(run.store, run.eval_split.name, fields=run.task.fields, decode=eval_plan(run.split, run.vit))
     if run.fold is not None:
         dataset = dataset.subset(run.fold.val)
-    transform = eval_transform(run.split, run.options, run.vit, dtype=run.dtype)
-
-    def with_rows(batch: Any, rows: Any, epoch: int) -> Any:
-        return {**transform(batch, rows, epoch), "row": torch.as_tensor(rows).to(run.ranks.device)}
-
-    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=with_rows)
+    transform = placed(eval_transform(run.split, run.options, run.vit, dtype=run.dtype), run.eval_split)
+    loader, weight = eval_loader(dataset, run.options, run.ranks, transform=transform)
     run.ranks.share(run.learner.best_weights.buffers())  # after a step, each rank has its own of batch norm
     with run.learner.evaluating() as model:
         for batch in loader:
