@@ -50,3 +50,9 @@ def test_boxes_are_not_drawn_on_another_image(tmp_path: Path) -> None:
     tsds.pull(STORE, tmp_path / "images.tsds", fields=["image"])
     one, other = (preview(tsds.open(path)["train"], [0]) for path in (bare, tmp_path / "images.tsds"))
     assert one.tobytes() == other.tobytes()
+
+
+def test_a_check_compares_boxes_with_their_own_image() -> None:
+    """The photo has 12 x 8 pixels, the other image 6 x 4."""
+    assert tsds.check_store(STORE).boxes == ()
+    assert [odd.why for odd in tsds.check_store(STORE, max_box=0.6).boxes] == ["large"]  # 64 of 96 pixels

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from tensorstore_ds.annex.checking.findings import AbsentKeypoints, CheckedSample, FewSamples, OddBox
 from tensorstore_ds.annex.checking.options import CheckOptions
-from tensorstore_ds.annex.checking.quality import stored_sizes
 from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import image_of, of_kind
 from tensorstore_ds.imaging.oriented import oriented_to_corners
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.verification import image_sizes
 
 _BLOCK = 8192  # objects that are judged at a time
 
@@ -32,15 +32,15 @@ def sample_of(split: Split, row: int) -> CheckedSample:
 
 def odd_boxes(split: Split, options: CheckOptions) -> Iterator[OddBox]:
     """Objects of a split with implausible boxes."""
-    for name in of_kind(split.fields, ObjectsField):
+    for name, field in of_kind(split.fields, ObjectsField).items():
         table = split.table(name)
         if "boxes" not in table.values:
             continue
-        boxes, all_sizes = table["boxes"], stored_sizes(split)
+        boxes = table["boxes"]
         for start in range(0, len(boxes), _BLOCK):
             some = np.asarray(boxes[start : start + _BLOCK], np.float64)
             rows = np.searchsorted(table.offsets, np.arange(start, start + len(some)), "right") - 1
-            sides, sizes = some[:, 2:] - some[:, :2], all_sizes[rows]
+            sides, sizes = some[:, 2:] - some[:, :2], image_sizes(split, image_of(field), rows)
             share = sides.prod(axis=1) / sizes.prod(axis=1)
             is_apart = np.zeros(len(some), np.bool_)
             if "oriented_boxes" in table.values:

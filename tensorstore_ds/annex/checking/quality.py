@@ -11,8 +11,8 @@ from PIL import Image
 from tensorstore_ds.annex.checking.options import CheckOptions
 from tensorstore_ds.format.kinds import ImageField, SizeField
 from tensorstore_ds.format.kinds.base import of_kind
-from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.reading.verification import image_sizes
 
 #: What `qualities` measures, in its order.
 MEASURES = ("sharpness", "lights", "shadows")
@@ -88,15 +88,9 @@ def _is_unlike(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 def _aspects(split: Split) -> NDArray[np.float64]:
     """(n,) width / height of images before the conversion, or as stored if the store does not have these sizes."""
-    sizes = split.first(SizeField)
-    found = stored_sizes(split) if sizes is None else np.asarray(split[sizes][:], np.float64)
+    if (sizes := split.first(SizeField)) is not None:
+        found = np.asarray(split[sizes][:], np.float64)
+    else:
+        found = image_sizes(split, next(iter(of_kind(split.fields, ImageField))), np.arange(len(split)))
     aspects: NDArray[np.float64] = found[:, 1] / found[:, 0].clip(1)
     return aspects.clip(1 / _WHITE**2)
-
-
-def stored_sizes(split: Split) -> NDArray[np.float64]:
-    """(n, 2) height and width of stored images."""
-    column = split[next(iter(of_kind(split.fields, ImageField)))]
-    if isinstance(column, RaggedColumn):
-        return np.asarray(column.per_row["shape"][:], np.float64)[:, :2]
-    return np.tile(np.array(column.spec.shape[:2], np.float64), (len(split), 1))
