@@ -154,6 +154,10 @@ def test_fields_that_cannot_be_one() -> None:
     masks = [{"mask": MaskField.of(names)} for names in (("sky",), ("sky", "sea"))]
     with pytest.raises(FieldsDifferError, match="expected mask to be"):
         join_fields([Side("a", masks[0], 1), Side("b", masks[1], 1)])
+    masks[0] = {"mask": MaskField.of(("sky", "land"))}
+    with pytest.raises(FieldsDifferError) as error:
+        join_fields([Side("a", masks[0], 1), Side("b", masks[1], 1)])
+    assert error.value.advice == "Classes differ: sky, land; sky, sea. Name them with `classes`."
     with pytest.raises(FieldsDifferError, match="expected the same pairs of keypoints"):
         pairs = [ObjectsField.of("keypoints", keypoints=NAMES, flip_pairs=pair) for pair in (((0, 1),), ((0, 2),))]
         join_fields([Side(str(i), {"objects": each}, 1) for i, each in enumerate(pairs)])

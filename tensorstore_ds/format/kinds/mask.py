@@ -63,7 +63,7 @@ class MaskField(ArrayField):
 
     def advice_to_join(self, other: Field) -> str:
         if isinstance(other, MaskField) and self.classes != other.classes:
-            return "Name the same classes for both, with `classes`."
+            return f"Classes differ: {', '.join(self.classes)}; {', '.join(other.classes)}. Name them with `classes`."
         return APART
 
     def joined(self, name: str, own: Sequence[Self | None], class_map: Mapping[str, str]) -> Self:
