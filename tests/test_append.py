@@ -178,6 +178,14 @@ def test_image_files_of_another_depth_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OptionError, match=expected):
         tsds.editing.merge_stores([eight, sixteen], tmp_path / "both.tsds")
     assert files_of(eight) == before and not (tmp_path / "both.tsds").exists()
+    pixels = convert(tmp_path / "uint8", tmp_path / "pixels.tsds", size=9)
+    others = convert(tmp_path / "uint16", tmp_path / "others.tsds", size=9)
+    with pytest.raises(OptionError, match=r"be uint8 9 x 9 x 1, found uint16 .* Save all images with one bit depth"):
+        tsds.editing.merge_stores([pixels.path, others.path], tmp_path / "both.tsds")
+    with pytest.raises(
+        OptionError, match=r"expected uint8 9 x 9 x 1 as in pixels.tsds, found uint16 .* separate store"
+    ):
+        tsds.append(pixels.path, tmp_path / "uint16")
     assert tsds.append(sixteen, tmp_path / "uint16", key_prefix="more/").rows == {"train": 6}
 
 

@@ -56,6 +56,7 @@ _MOVED = 1000
 _KEYS = 8192
 #: Kinds of samples of a source.
 _NEW, _KNOWN, _ERASED = range(3)
+_SEPARATE = "Convert the source to a separate store."
 #: Options that a store's own tell nothing of, or that were for the samples of before.
 _NOT_TAKEN_OVER = ("layout", "split_into", "split_by", "class_map", "encoding", "color")
 
@@ -674,6 +675,8 @@ def _check_images(store: Store, source: str, found: Field) -> None:
     height, width, channels = image.one_shape
     color = {1: "gray", 3: "rgb", 4: "rgba"}.get(channels)
     what = "images of several sizes" if found.one_shape is None else found.describe()
+    if found.dtype != image.dtype:
+        raise OptionError(f"{source}: expected {image.describe()} as in {store.name}, found {what}. {_SEPARATE}")
     advice = f"Pass `size=({height}, {width})`" + (f' and `color="{color}"`' if color else "")
     message = f"expected images of {height}x{width} (height x width) as in {store.name}, found {what}."
     raise OptionError(f"{source}: {message} {advice}.")
@@ -706,7 +709,7 @@ def _options(store: Store) -> ConvertOptions:
     image = store.manifest.fields.get("image")
     if image is None or not image.encoding:
         found = "no field image" if image is None else image.describe()
-        raise OptionError(f"{store.path}: expected images, found {found}. Convert the source to a separate store.")
+        raise OptionError(f"{store.path}: expected images, found {found}. {_SEPARATE}")
     if image.encoding == "smart":
         advice = 'Repack it with `encoding="jpeg"` or `encoding="raw"` first.'
         raise OptionError(f"{store.path}: expected another encoding of images, found smart. {advice}")

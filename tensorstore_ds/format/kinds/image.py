@@ -54,6 +54,8 @@ class ImageField(Field):
         return {**super().dump(), "encoding": self.encoding}
 
     def advice_to_join(self, other: Field) -> str:
+        if self.dtype != other.dtype and self.dtype and other.dtype:
+            return "Save all images with one bit depth, and convert them again."
         return "Write one of them again with tsds repack, by the options `encoding`, `size` and `color`."
 
     @classmethod
