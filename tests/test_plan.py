@@ -32,10 +32,11 @@ def plan(found, fractions, seed):
     return plan_splits(found, fractions, seed, lambda split, reference: reference)
 
 
-def test_train_is_divided_where_there_is_a_test_split():
-    splits = plan(contents(10, test=["t.png"]), {"train": 0.5, "val": 0.5}, 0)
+@pytest.mark.parametrize("name", ["train", "training"])
+def test_train_is_divided_where_there_is_a_test_split(name):
+    splits = plan(contents(10, name=name, test=["t.png"]), {"train": 0.5, "val": 0.5}, 0)
     assert list(splits) == ["train", "val", "test"]
-    assert splits["val"].source_split == "train"
+    assert splits["val"].source_split == name
     assert list(splits["test"]) == ["t.png"]
 
 

@@ -151,9 +151,9 @@ class ConvertOptions(ImageOptions, SourceOptions):
         group="Encoding",
     )
     split_into: Mapping[str, float] | None = option(
-        "Divide the samples into splits with these names and fractions, such as train=0.9,val=0.1. Each class is "
-        "divided in these proportions, by a hash of the paths of its samples. If you add data and convert again, "
-        "almost all samples stay in their split.",
+        "Divide the only split of the source, or its split train, into splits with these names and fractions, such as "
+        "train=0.9,val=0.1. Each class is divided in these proportions, by a hash of the paths of its samples. If you "
+        "add data, almost all samples stay in their split.",
         default=None,
         shown="the splits of the source",
         group="Essential",

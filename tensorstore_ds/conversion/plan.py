@@ -72,7 +72,7 @@ def plan_splits(
     *,
     is_part: bool = False,
 ) -> dict[str, ChosenRows]:
-    """The source's own splits, or its only one (or its `train`) divided by `fractions`.
+    """The source's own splits, or its only one (or its `train` or `training`) divided by `fractions`.
 
     The division is by a hash of the seed and a sample's key, within each class if labels are known: each class is
     ordered by the hash and cut at the fractions, so that every split has its exact share of each class. Other changes
@@ -86,7 +86,7 @@ def plan_splits(
     if fractions is None:
         return in_order(splits)
     _check_shares(fractions, "split_into")
-    divided = next(iter(splits)) if len(splits) == 1 else "train"
+    divided = next((name for name in splits if len(splits) == 1 or name in ("train", "training")), "train")
     others = {name: split for name, split in splits.items() if name != divided}
     if divided not in splits or others.keys() & fractions.keys():
         raise OptionError(
