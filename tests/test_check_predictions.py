@@ -366,6 +366,8 @@ def test_probabilities_that_cannot_be_written(trained: Path, tmp_path: Path) -> 
     image = next((trained / "source" / "test" / "a").iterdir())
     done = command("predict", checkpoint, image, "--probabilities", tmp_path / "p.npy")
     assert done.stderr.startswith("tsds: --probabilities: expected one store, found images.")
+    done = command("predict", checkpoint, tmp_path / "no.tsds", "--split", "train")
+    assert done.stderr.startswith(f"tsds: {tmp_path / 'no.tsds'}: there is no such store.")
     assert not (tmp_path / "p.npy").exists()
 
 

@@ -249,6 +249,8 @@ def predict(
         else:
             _of_store(checkpoint, store, score, device, as_json, given)
     elif flags:
+        if store is not None and not store.exists():
+            tsds.open(store)  # says that there is none
         flag = next(iter(flags))
         raise Failure(f"{flag}: expected one store, found images. Name a store, or leave out {flag}.")
     else:

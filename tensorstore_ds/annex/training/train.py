@@ -12,6 +12,7 @@ import torch
 from tensorstore_ds.annex.keywords import TrainKeywords
 from tensorstore_ds.annex.training.augmentation import eval_plan, eval_transform, placed
 from tensorstore_ds.annex.training.data import eval_loader
+from tensorstore_ds.annex.training.detections import in_stored_pixels
 from tensorstore_ds.annex.training.history import Listeners
 from tensorstore_ds.annex.training.memory import is_out_of_memory, memory_advice
 from tensorstore_ds.annex.training.options import DetectorOptions, TrainOptions
@@ -167,4 +168,8 @@ def evaluate(run: Run, stop: Stop) -> Tally | None:
             outputs = run.task.run(model, batch["image"], targets)
             terms = run.task.terms(outputs, targets) if run.task.has_eval_loss else {}
             tally.add(len(outputs), terms | run.task.sums(outputs, targets, detailed=True), weight=weight)
-    return Tally(run.task.evaluated(tally.over_ranks(run.ranks).sums))
+    sums = tally.over_ranks(run.ranks).sums
+    boxes = ("detections", "objects") if isinstance(run.vit, DetectorOptions) else ()
+    for name in boxes:  # in the letterbox, whose borders are no part of an image
+        sums[name] = torch.from_numpy(in_stored_pixels(sums[name].numpy(), run.eval_split, run.vit.image_size))
+    return Tally(run.task.evaluated(sums))
