@@ -76,6 +76,12 @@ def test_boxes_are_drawn_where_they_are(tmp_path: Path, tab: Open, view: View) -
     assert (plain == 128).all()
 
 
+def test_masks_and_objects_of_another_image_are_not_drawn(tab: Open, view: View) -> None:
+    store = Path(__file__).parents[2] / "formats/v1/conformance/valid/two-images.tsds"  # they are of its photo
+    bare, drawn = (pixels(tab().open(view(store), overlays), ".tile canvas") for overlays in ("overlays=off", ""))
+    np.testing.assert_array_equal(drawn, bare)
+
+
 def test_a_mask_is_laid_over(tmp_path: Path, tab: Open, view: View) -> None:
     mask = np.zeros((75, 150), np.uint8)
     mask[:, 75:] = 1

@@ -5,7 +5,7 @@ const MOST_GROUPS = 200;
 const ODD = { blurred: "Blurred images", dark: "Dark images", bright: "Overexposed images", aspect: "Images of odd aspect ratios" };
 const WHY = { small: "a small box", large: "a large box", long: "a long box", apart: "apart from its oriented box" };
 
-/** Sections of findings as an element; `picture(split, row, box)` makes a tile, which opens the sample. */
+/** Sections of findings as an element; `picture(split, row)` makes a tile, which opens the sample. */
 export function findingsView(findings, digest, picture) {
   const view = el("div", { class: "findings" });
   if (findings.sha256 && findings.sha256 !== digest) {
@@ -17,7 +17,7 @@ export function findingsView(findings, digest, picture) {
     ["Copies with labels that disagree", findings.copies.filter((group) => group.labels_disagree)],
     ["Copies", findings.copies.filter((group) => !isLeak(group))],
   ].map(([title, groups]) => [title, groups.map((group) => ({ samples: group.samples, note: group.exact ? "equal bytes" : "changed copies" }))]);
-  const single = (list, note) => list.map((each) => ({ samples: [each.sample ?? each], note: note(each), box: each.box }));
+  const single = (list, note) => list.map((each) => ({ samples: [each.sample ?? each], note: note(each) }));
   sections.push(["Images of one color", single(findings.constant ?? [], () => "")]);
   sections.push(["Images that cannot be decoded", single(findings.unreadable ?? [], (each) => each.message)]);
   for (const [why, title] of Object.entries(ODD)) {
@@ -51,7 +51,7 @@ function section(title, groups, picture) {
 function row(group, picture) {
   const tiles = (group.samples ?? []).map((sample) => {
     const caption = `${sample?.store ? `${sample.store}, ` : ""}${sample?.split}: ${sample?.key}${sample?.label ? `, ${sample.label}` : ""}`;
-    return el("figure", {}, ...(sample?.store ? [] : [picture(sample?.split, sample?.row, group.box)]), el("figcaption", {}, caption)); // this page reads one store
+    return el("figure", {}, ...(sample?.store ? [] : [picture(sample?.split, sample?.row)]), el("figcaption", {}, caption)); // this page reads one store
   });
   return el("div", { class: "group" }, ...tiles, el("p", { class: "quiet" }, group.note));
 }

@@ -158,7 +158,7 @@ export class Objects {
     this.objects = field;
     this.spec = split.fields[field];
     this.noun = field === "objects" ? "objects" : `objects of ${field}`;
-    this.field = this.spec.image ?? split.first("image");
+    this.field = this.spec.image ?? "image";
     this.margin = 0.25;
   }
 
@@ -267,12 +267,12 @@ export async function drawOver(canvas, split, field, row, scale, overlays) {
   const context = canvas.getContext("2d");
   for (const name of split.all("mask")) {
     const spec = split.fields[name];
-    if (spec.shape) await drawMask(context, await split.fixed(name, row), spec.shape, spec);
+    if (spec.shape && (spec.image ?? "image") === field) await drawMask(context, await split.fixed(name, row), spec.shape, spec);
   }
   const [, guess] = pairOfObjects(split);
   for (const name of split.all("objects")) {
     const spec = split.fields[name];
-    if ((spec.image ?? field) !== field || (overlays.field && overlays.field !== name)) continue;
+    if ((spec.image ?? "image") !== field || (overlays.field && overlays.field !== name)) continue;
     const values = await split.objects(name, row);
     if (values.rle?.some((runs) => runs.length)) await drawRuns(context, values, split, field, row);
     drawObjects(context, values, spec, scale, { dashed: name === guess, least: overlays.least });

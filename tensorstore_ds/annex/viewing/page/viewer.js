@@ -372,7 +372,7 @@ export class Viewer {
   }
 
   /** A tile of a sample in a list of findings. */
-  smallPicture(name, row, box) {
+  smallPicture(name, row) {
     const split = this.store.splits.get(name);
     const button = el("button", { class: "small", "aria-label": `${name}, row ${row}` });
     const canvas = el("canvas");
