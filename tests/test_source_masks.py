@@ -270,6 +270,8 @@ def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
         ("train/{}.png", "train_labels/{}.png", "train"),
         ("val/images/{}.png", "val/labels/{}.png", "val"),
         ("val/{}.png", "valannot/{}.png", "val"),
+        ("{}.png", "{}_mask.png", "train"),
+        ("valid/{}.png", "valid/{}_seg.png", "valid"),
         ("test_images/{}.png", "test_labels/{}.png", "test"),
         ("images/test/{}.png", "labels/test/{}.png", "test"),
         ("leftImg8bit/train/x/{}_leftImg8bit.png", "gtFine/train/x/{}_gtFine_labelIds.png", "train"),
@@ -283,6 +285,20 @@ def test_usual_names_of_folders(tmp_path, image, mask, split):
     for i, (pixels, numbers) in enumerate(pairs):
         np.testing.assert_array_equal(stored["mask"][i], numbers)
         np.testing.assert_array_equal(stored["image"][i], pixels)
+
+
+def test_roboflow_writes_images_masks_and_classes_into_one_folder(tmp_path):
+    image, mask = squares(32, 48, label=2)
+    lists = dict.fromkeys(("train", "valid", "test"), "Pixel Value, Class\n0, background\n1, cat\n2, big dog\n")
+    lists["train"] = lists["train"].replace("cat", "cow")
+    for split, text in lists.items():
+        write(tmp_path, {f"{split}/1_jpg.rf.7.jpg": png(image), f"{split}/1_jpg.rf.7_mask.png": png(mask)})
+        write(tmp_path, {f"{split}/_classes.csv": text, "README.roboflow.txt": ""})
+    got = scan(tmp_path)
+    assert got.contents.fields["mask"].classes == ("background", "cat", "big dog")
+    assert (counts(got), got.problems) == ({"test": 1, "train": 1, "valid": 1}, [])
+    assert got.left_out == [("train/_classes.csv", "not-read")]
+    np.testing.assert_array_equal(converted(tmp_path)[0]["valid"]["mask"][0], mask)
 
 
 def test_folders_of_those_names_with_other_files_are_classes(tmp_path):

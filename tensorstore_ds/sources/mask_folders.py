@@ -38,7 +38,10 @@ _MASK_WORDS = frozenset(
 
 
 class MaskFolders(NamedTuple):
-    """A folder of images and one of masks, relative to the source, with a trailing ``/``, and their split."""
+    """A folder of images and one of masks, relative to the source, with a trailing ``/``, and their split.
+
+    Both may be the same folder.
+    """
 
     images: str
     masks: str
@@ -57,7 +60,18 @@ def find_mask_folders(root: Path) -> list[MaskFolders]:
                 pair._replace(split=name) for top, name in split_names(tops).items()
                 for pair in _side_by_side(root, f"{above}/{top}/".removeprefix("/"))[:1]
             ]  # fmt: skip
-    return []
+    if _holds_both(root):
+        return [MaskFolders("", "", "train")]
+    tops = [name for name in _folders(root) if name.lower() in SPLIT_NAMES and _holds_both(root / name)]
+    return [MaskFolders(f"{top}/", f"{top}/", name) for top, name in split_names(sorted(tops)).items()]
+
+
+def _holds_both(folder: Path) -> bool:
+    """Whether most images of a folder have a mask beside them: ``a_mask.png`` of ``a.jpg``."""
+    files = [name.rpartition(".") for name, is_folder in entries(folder) if not is_folder]
+    stems = {stem for stem, _, suffix in files if f".{suffix.lower()}" in IMAGE_SUFFIXES}
+    masks = {stem for stem in stems if stem.endswith(_ENDINGS[1:])}
+    return 2 * len(masks) > len(stems - masks) and _most(masks, stems - masks, _ENDINGS[1:])
 
 
 def has_xml(root: Path, folders: MaskFolders) -> bool:

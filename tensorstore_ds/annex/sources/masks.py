@@ -24,7 +24,8 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, drop_unions, no_s
 
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
 #: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
-_NAMES, _LABELMAP = ("classes.txt", "class_names.txt"), "labelmap.txt"
+_ROBOFLOW, _LABELMAP = "_classes.csv", "labelmap.txt"
+_NAMES = ("classes.txt", "class_names.txt", _ROBOFLOW)
 _IGNORED_NAME = "__ignore__"  # of labelme2voc, for -1
 _BORDER = 0xE0E0C0  # outline of Pascal VOC's objects, not a class
 #: The classes of Pascal VOC 2007 to 2012, in the order of the numbers in its masks.
@@ -80,6 +81,9 @@ class MaskSource(Source):
         if not splits:
             raise SourceError(problems or Problem(str(self.path), "empty-source", "no image here has a mask."))
         notes: list[str] = []
+        beside = [file for pair in folders if is_file(self.path / (file := f"{pair.masks}{_ROBOFLOW}"))]
+        lines = {file: [*read_lines(self.path / file, "class list").values()] for file in beside}
+        self.ledger.use(*(file for file in beside if lines[file] == lines[beside[0]]))
         field = MaskField.of(self._classes(folders[0], splits, notes))
         return Contents({"mask": field}, splits, None, tuple(problems), tuple(left_out), tuple(notes))
 
@@ -98,7 +102,12 @@ class MaskSource(Source):
         """References of the images with a mask; unpaired files become problems."""
         begin, endings = endings_of(folders.masks)
         masks = {path.rpartition(".")[0]: path for path in masks_in(self.path, folders.masks)}
+        if folders.images == folders.masks:
+            masks = {stem: path for stem, path in masks.items() if stem.endswith(endings[1:])}
+        found = {*masks.values()} if folders.images == folders.masks else ()
         for path in walk_files(self.path / folders.images, IMAGE_SUFFIXES):
+            if path in found:
+                continue
             stem = path.rpartition(".")[0].removesuffix(begin)
             mask = next((masks.pop(stem + ending) for ending in endings if stem + ending in masks), None)
             if mask is None:
@@ -146,6 +155,8 @@ class MaskSource(Source):
             if named is None and (listed := self._beside(folders.masks, name)) is not None:
                 self.ledger.use(listed)
                 named = tuple(each for each in read_classes(listed) if each != _IGNORED_NAME)
+                if name == _ROBOFLOW:  # 0, background
+                    named = tuple(each.partition(",")[2].strip() for each in named[1:])
         if named is None and (labelmap := self._beside(folders.masks, _LABELMAP)) is not None:
             self.ledger.use(labelmap)
             labels = _labels(labelmap)
@@ -184,9 +195,9 @@ class MaskSource(Source):
         return tuple(map(str, range(most + 1)))
 
     def _beside(self, masks: str, name: str) -> Path | None:
-        """A file of this name at the top of the source, or next to the folder `masks`."""
-        top = masks[:-1].rpartition("/")[0]
-        return next((path for path in (self.path / name, self.path / top / name) if is_file(path)), None)
+        """A file of this name at the top of the source, next to the folder `masks`, or in it."""
+        places = (self.path, self.path / masks[:-1].rpartition("/")[0], self.path / masks)
+        return next((path for place in places if is_file(path := place / name)), None)
 
 
 def _labels(path: Path) -> list[tuple[str, int | None]]:
