@@ -56,3 +56,18 @@ def test_a_check_compares_boxes_with_their_own_image() -> None:
     """The photo has 12 x 8 pixels, the other image 6 x 4."""
     assert tsds.check_store(STORE).boxes == ()
     assert [odd.why for odd in tsds.check_store(STORE, max_box=0.6).boxes] == ["large"]  # 64 of 96 pixels
+
+
+def test_objects_and_masks_of_another_image_are_not_resized(tmp_path: Path) -> None:
+    tsds.repack(STORE, tmp_path / "small.tsds", encoding="raw", size=(2, 3), workers=0)
+    assert tsds.verify(tmp_path / "small.tsds") == []
+    small, before = (tsds.open(path)["train"] for path in (tmp_path / "small.tsds", STORE))
+    assert small["image"].shape == (1, 2, 3, 1)
+    for name in ("photo", "mask"):
+        np.testing.assert_array_equal(small[name][0], before[name][0])
+    np.testing.assert_array_equal(small["objects"][0]["boxes"], before["objects"][0]["boxes"])
+
+
+@pytest.mark.parametrize(("to", "left"), [("folders", {"photo", "mask", "objects"}), ("npy", {"objects"})])
+def test_an_export_counts_another_image(to: str, left: set[str], tmp_path: Path) -> None:
+    assert tsds.export(STORE, tmp_path / "out", to).left_out.keys() == left

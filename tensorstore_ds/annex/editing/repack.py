@@ -30,7 +30,7 @@ from tensorstore_ds.conversion.shard_writer import FinishedShard, ShardWriter
 from tensorstore_ds.errors import OptionError, Problem, SourceError, one_line
 from tensorstore_ds.format.arrays import CHUNK_SIZE
 from tensorstore_ds.format.kinds import OBJECT_VALUES, MaskField, ObjectsField
-from tensorstore_ds.format.kinds.base import of_kind
+from tensorstore_ds.format.kinds.base import Field, of_image, of_kind
 from tensorstore_ds.format.kinds.image import PixelField
 from tensorstore_ds.format.manifest import SplitEntry, shard_path
 from tensorstore_ds.format.schema import Layout
@@ -202,11 +202,11 @@ def _prepared(store: Store, options: RepackOptions) -> Prepared:
     """Specification of the rows, for the fields that change."""
     fields = store.manifest.fields
     is_resized = options.fit is not None
-    moved = {name: field for name, field in fields.items() if is_resized and field.moves}
+    moved = {name: each for name, each in of_image(fields, Field).items() if is_resized and each.moves}
     _check_objects(store, of_kind(moved, ObjectsField))
     source = StoredSamples(store, moved)
     contents = source.scan()
-    surveyed = _surveyed(store, options, bool(of_kind(fields, MaskField)))
+    surveyed = _surveyed(store, options, bool(of_image(fields, MaskField)))
     splits = {name: ChosenRows(name, rows, range(len(rows))) for name, rows in contents.splits.items()}
     prepared = learn(source, contents, splits, surveyed.image, "fail", surveyed)
     made = prepared.format.fields["image"]

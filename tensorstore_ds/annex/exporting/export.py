@@ -15,7 +15,7 @@ from tensorstore_ds.annex.exporting.formats import EXPORT_FORMATS
 from tensorstore_ds.conversion.partial import Partial, check_new
 from tensorstore_ds.durable import partial_of, writing
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import ImageField, KeyField, SizeField
+from tensorstore_ds.format.kinds import KeyField, SizeField
 from tensorstore_ds.format.kinds.base import ArrayField
 from tensorstore_ds.options import meant
 from tensorstore_ds.progress import adding, notebook_bar
@@ -104,7 +104,7 @@ def export(
         firsts = exporter.label, exporter.labels, exporter.objects
         is_second = each.joins_classes and all(each is not own for own in firsts)
         is_second = is_second and ArrayField not in exporter.takes
-        if is_second or not isinstance(each, (*exporter.takes, ImageField, KeyField, SizeField)):
+        if is_second or not (name == "image" or isinstance(each, (*exporter.takes, KeyField, SizeField))):
             left_out[name] += sum(len(opened[split]) for split in names)
     left_out |= dict.fromkeys(opened.manifest.unreadable, sum(len(opened[split]) for split in names))
     samples = {name: len(opened[name]) - exporter.missing[name] for name in names}
