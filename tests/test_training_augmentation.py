@@ -129,6 +129,17 @@ def test_floating_point_images(tmp_path: Path, dtype: Any, augment: Augment) -> 
 
 
 @pytest.mark.parametrize("augment", AUGMENTS)
+def test_floating_point_images_of_any_range_keep_their_values(tmp_path: Path, augment: Augment) -> None:
+    """Colors are those of values in [0, 1], to which others would be clipped, in training alone."""
+    rng = np.random.default_rng(0)
+    samples = [{"image": rng.normal(40, 300, (8, 10, 1)).astype(np.float32), "label": row % 2} for row in range(32)]
+    split = store_of(tmp_path / "s.tsds", samples, ("ant", "bee"))["train"]
+    transform = train_transform(split, TrainOptions(augment=augment), vit((8, 10), 1))
+    found = transform(stored(split), np.arange(32), 0)["image"]
+    assert found.mean().abs() < 0.1 and abs(found.std() - 1) < 0.3 and found.max() > 2
+
+
+@pytest.mark.parametrize("augment", AUGMENTS)
 def test_around_floating_point_images_of_a_detector_is_their_mean(tmp_path: Path, augment: Augment) -> None:
     """114 would be 400 standard deviations away from images in [0, 1]."""
     pixels = np.random.default_rng(0).random((8, 20, 40, 1), np.float32)

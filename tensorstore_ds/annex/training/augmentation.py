@@ -77,7 +77,12 @@ def fitted(vit: ModelOptions, *, exact: bool | None = None, gray: float = GRAY) 
 
 def gray_of(split: Split, mean: Sequence[float]) -> float:
     """The color outside of images with this mean, which it is for floating-point images, as they have any range."""
-    return sum(mean) / len(mean) if (split.fields["image"].dtype or "").startswith("float") else GRAY
+    return sum(mean) / len(mean) if is_floating(split) else GRAY
+
+
+def is_floating(split: Split) -> bool:
+    """Whether images are floating-point."""
+    return (split.fields["image"].dtype or "").startswith("float")
 
 
 def eval_plan(split: Split, vit: ModelOptions) -> Fitting | None:
@@ -96,8 +101,8 @@ def train_transform(
     """The transform of training batches of `fields`, ``transform(batch, rows, epoch)``, whose images plans have placed.
 
     ``light``: shifts by up to 1/8 of the image, brightness and contrast change by 1/5. ``strong``: enlarged crops of at
-    least 1/3 of the image; brightness, contrast and saturation change by 2/5. Detectors see whole images: `light` moves
-    and scales them, `strong` also combines parts of four.
+    least 1/3 of the image; brightness, contrast and saturation change by 2/5. Floating-point images outside of [0, 1]
+    keep their colors. Detectors see whole images: `light` moves and scales them, `strong` also combines parts of four.
     """
     height, width = vit.image_size
     steps, normalized = list[nn.Module](), normalize(split, dtype=dtype)
@@ -116,9 +121,12 @@ def train_transform(
             # Continued by the pixels at the edge: black is up to ten standard deviations away in bright, even images.
             padding = (width // SHIFT, height // SHIFT)
             steps.append(RandomCrop(vit.image_size, padding=padding, padding_mode="edge"))
-    if vit.channels in (1, 3) and options.augment == "strong":
+    # In [0, 1] the variance is at most mean * (1 - mean) (Bhatia and Davis, 2000). Other values have no white.
+    has_colors = all(std**2 <= mean * (1 - mean) for mean, std in zip(normalized.mean, normalized.std, strict=True))
+    has_colors = vit.channels in (1, 3) and (has_colors or not is_floating(split))
+    if has_colors and options.augment == "strong":
         steps.append(ColorJitter(0.4, 0.4, 0.4 if vit.channels == 3 else None))
-    elif vit.channels in (1, 3) and options.augment == "light":
+    elif has_colors and options.augment == "light":
         steps.append(ColorJitter(0.2, 0.2))
     if options.flip:
         moved = "objects" in fields and named(split.fields, "objects", ObjectsField)
