@@ -169,7 +169,10 @@ CASES = {
     "that folder alone": images("UTKFace/1.jpg", "labels.mat", at="UTKFace", fields=[]),
     "a folder of all images": images(
         "jpg/1.jpg", "labels.mat", fields=[],
-        notes=[Has("no labels: 1 images"), "jpg is not read as a class, because it is the only folder there."],
+        notes=[
+            Has("no labels: 1 images"), "jpg is not read as a class, because it is the only folder there.",
+            Has("labels.mat is not read. It may be annotations"),
+        ],
     ),
     "a folder of all images of each split": images(
         "training/image_2/1.png", "testing/image_2/2.png", fields=[],

@@ -364,6 +364,17 @@ CASES = {
         "path,label,blurred,dark\na.png,x,0,1\n", fields=["label"],
         left_out=[("l.csv: blurred", "not-read"), ("l.csv: dark", "not-read")],
     ),
+    "boxes and labels with one row for each image": lines(
+        "path,x1,y1,x2,y2,class\na.png,1,2,3,4,cat\nb.png,1,2,3,4,dog\n", fields=["label", "objects"],
+        values=["boxes"], names=["cat", "dog"], notes=[
+            "l.csv: no image has several rows: labels are of images, and boxes have none. If they are of the boxes, "
+            "name the column objects.category."
+        ],
+    ),
+    "boxes with their labels, as that note says": lines(
+        "path,x1,y1,x2,y2,objects.category\na.png,1,2,3,4,cat\nb.png,1,2,3,4,dog\n", fields=["objects"],
+        values=["boxes", "labels"], names=[["cat"], ["dog"]], notes=[],
+    ),
     # captions, JSON Lines
     "captions of Flickr30k": lines(
         "image_name| comment_number| comment\na.png| 0| Two men , one in green .\na.png| 1| Men outside .\n",

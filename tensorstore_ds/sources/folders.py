@@ -39,7 +39,9 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names, 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
 #: Suffixes of annotations; reported if there is at least one for this many images.
-_LIKELY, _SHARE = frozenset({".csv", ".json", ".mat", ".npy", ".txt", ".xml"}), 4
+#: Suffixes of files that may be annotations, and of those of which one alone may be.
+_ALONE = frozenset({".csv", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".tfrecord"})
+_LIKELY, _SHARE = _ALONE | {".npy", ".txt", ".xml"}, 4
 _NAMED = 5  # classes in a note
 _LOOKED_AT, _COMPARED = 100_000, 20  # images compared by name, and by bytes if names are equal
 _LONGEST = 1000  # characters of a regular expression
@@ -111,7 +113,11 @@ class FolderSource(Source):
             notes += (f"{around[0][:-1]} is not read as a class, because it is the only folder there.",)
         notes += notes_of_splits + note_of_masks(islice(images, _LOOKED_AT), self._level)
         left_out = (*contents.left_out, *map(no_samples, self._empty_splits(tops)))
-        return replace(contents, left_out=left_out, notes=(*notes, *_note_of_unknown(others, len(images))))
+        return replace(
+            contents,
+            left_out=left_out,
+            notes=(*notes, *_note_of_unknown(others, len(images), is_labelled=bool(contents.fields))),
+        )
 
     def _empty_splits(self, tops: Collection[str]) -> list[str]:
         """Folders named as splits, next to splits, without images."""
@@ -374,14 +380,22 @@ def _glance_doubled(root: Path) -> list[str]:
     return [] if doubled is None else [file.lower() for file in glance(doubled)]
 
 
-def _note_of_unknown(others: Sequence[str], images: int) -> tuple[str, ...]:
-    """A note about files of one type that are nearly as many as the images, such as annotations."""
+def _note_of_unknown(others: Sequence[str], images: int, *, is_labelled: bool) -> tuple[str, ...]:
+    """A note about files that may be annotations: one, or nearly as many as the images."""
     kinds = Counter(Path(other).suffix.lower() for other in others)
-    suffix, count = max(kinds.items(), key=lambda each: each[1], default=("", 0))
-    if suffix not in _LIKELY or count < max(2, images // _SHARE):
+    suffix, count = max(
+        kinds.items(), key=lambda each: (each[0] in _LIKELY, each[1], each[0] in _ALONE), default=("", 0)
+    )
+    least = 1 if suffix in _ALONE and not is_labelled else max(2, images // _SHARE)
+    if suffix not in _LIKELY or count < least:
         return ()
     example = next(other for other in others if other.lower().endswith(suffix))
-    what = f"{count:,} {suffix} files, such as {example}, are not read. They may be annotations"
+    files = (
+        f"{count:,} {suffix} files, such as {example}, are not read. They"
+        if count > 1
+        else f"{example} is not read. It"
+    )
+    what = f"{files} may be annotations"
     how = "if you know it, name the `format`, or pass `via`, which reads more formats of boxes"
     return (f"{what} in a format that is not recognized: {how}.",)
 

@@ -123,6 +123,9 @@ class ListSource(Source):
         if self._has_objects and not self._columns.are_objects:
             what = "an object with its label" if self._has_labels else "an object, and no column has its label"
             self._notes.append(f"images have several rows: each row is {what}.")
+        if self._columns.box and self._has_labels and not self._has_objects:
+            what = f"{self._names}: no image has several rows: labels are of images, and boxes have none"
+            self._notes.append(f"{what}. If they are of the boxes, name the column objects.category.")
         if note := self._note_of_no_labels(rows, columns):
             self._notes.append(note)
         if not keep.any():
