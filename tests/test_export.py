@@ -551,6 +551,18 @@ def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     assert left_out == dict.fromkeys(("area", "polygons", "rle", "iscrowd"), 1)
 
 
+@pytest.mark.parametrize("suffix", [".jp2", ".j2k"])
+def test_jpeg_2000_keeps_its_suffix(tmp_path: Path, suffix: str) -> None:
+    """Files and codestreams, which readers find as .jp2 alone."""
+    for name in "ab":
+        (tmp_path / "src" / name).mkdir(parents=True)
+        Image.fromarray(PIXELS).save((tmp_path / "src" / name / "x").with_suffix(suffix), quality_layers=[4])
+        (tmp_path / "src" / name / "x").with_suffix(suffix).rename(tmp_path / "src" / name / "x.jp2")
+    tsds.convert(tmp_path / "src", tmp_path / "s.tsds", encoding="source", workers=0)
+    tsds.export(tmp_path / "s.tsds", tmp_path / "out", "folders")
+    assert files_of(tmp_path / "out") == {f"train/{each}": data for each, data in files_of(tmp_path / "src").items()}
+
+
 def test_a_part_of_the_splits(tmp_path: Path) -> None:
     class_folders(tmp_path / "src")
     tsds.convert(tmp_path / "src", tmp_path / "a.tsds", tsds.ConvertOptions(workers=0))

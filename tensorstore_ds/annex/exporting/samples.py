@@ -30,6 +30,7 @@ _SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
     (b"II", (".tif", ".tiff")),
     (b"MM", (".tif", ".tiff")),
     (b"\0\0\0\x0cjP", (".jp2",)),
+    (b"\xff\x4f", (".jp2",)),  # its codestream alone
     (b"P", (".ppm", ".pgm", ".pbm")),
 )
 #: What names cannot hold on some system, in XML or in a line, and names that mean a device on Windows.
