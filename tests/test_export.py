@@ -446,6 +446,7 @@ def test_names_are_unique_whatever_their_case() -> None:
     made = [names.new(key, i, (".jpg", ".jpeg")) for i, key in enumerate(["a/x.jpg", "b/X.JPEG", "c/x.png", "x"])]
     assert made == ["x.jpg", "X_000001.JPEG", "x_000002.jpg", "x_000003.jpg"]
     assert names.new("d/x.jpg", 2, (".jpg",)) == "x_000002_000002.jpg"  # row 2 of another split
+    assert [names.new(f"at {time}", 0, (".jpg",)) for time in (1.5, 1.25)] == ["at 1.5.jpg", "at 1.25.jpg"]
     assert names.new("e/\u00a0 x.jpg", 4, (".jpg",)) == "x_000004.jpg"  # readers of lists and XML strip names
 
 

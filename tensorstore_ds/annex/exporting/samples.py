@@ -19,6 +19,7 @@ from tensorstore_ds.imaging.placement import clip
 from tensorstore_ds.machine import map_in_threads
 from tensorstore_ds.reading.store import Split
 from tensorstore_ds.reading.stored_images import netpbm_pixels
+from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 
 #: What files of these formats begin with, and the suffixes that they may have, the usual one first.
 _SIGNATURES: tuple[tuple[bytes, tuple[str, ...]], ...] = (
@@ -91,8 +92,8 @@ class Names:
         """
         last = key.replace("\\", "/").rpartition("/")[2].strip()
         stem, dot, suffix = last.rpartition(".")
-        suffix = f".{suffix}" if dot and f".{suffix.lower()}" in suffixes else suffixes[0]
-        stem = stem if dot else last
+        stem = stem if f"{dot}{suffix}".lower() in IMAGE_SUFFIXES else last
+        suffix = f".{suffix}" if f"{dot}{suffix}".lower() in suffixes else suffixes[0]
         if not is_safe(stem) or not is_safe(f"{stem}{suffix}"):
             stem = f"{row:06d}"
         while stem.lower() in self._taken:  # of stems, because annotations share them
