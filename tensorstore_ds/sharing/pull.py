@@ -65,7 +65,7 @@ def pull(
         splits: names of the splits. None copies all.
         fields: names of the fields. None copies all.
         sha256: the expected `Store.sha256`. None accepts any store.
-        update: whether `out` may be an earlier state of the store.
+        update: whether `out` may be an earlier state of the store, or lack files of it.
         verify: also check chunks and values by the rules of the format, as `tensorstore_ds.verify` does. A copy that
             already exists is checked too.
         workers: number of simultaneous requests, 1 to 256.

@@ -107,7 +107,8 @@ class Pull:
                     advice = "Unpack it with tsds unpack, and update that folder with tsds pull and `update=True`."
                 found = "an earlier state of it"
             raise already_exists(self.out, "a new path or a copy of this store", found, advice)
-        self.verify(self.out, f"Remove {self.out} and run the same command again.")
+        advice = f"Remove {self.out} and run the same command again"
+        self.verify(self.out, f"{advice}." if self.out.is_file() else f"{advice}, or mend it with `update=True`.")
         self.folder.remove_leftover()
         with contextlib.suppress(FileNotFoundError):
             nbytes = nbytes or store.nbytes + (self.out / "zarr.json").stat().st_size

@@ -20,9 +20,12 @@ from tensorstore_ds.format.history import states_of, steps_of
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_root
 from tensorstore_ds.format.schema import SIGNATURE
+from tensorstore_ds.reading.checks import check_data_files
 from tensorstore_ds.reading.mirror_file import sha256_of
-from tensorstore_ds.reading.store import Store, open as open_store
+from tensorstore_ds.reading.packed_files import find_files
+from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file, shards_of
+from tensorstore_ds.reading.verification import verify as verify_store
 from tensorstore_ds.sharing.receiving import Pull
 from tensorstore_ds.sharing.transfer import Transfer
 
@@ -37,15 +40,15 @@ def refresh(copying: Pull) -> Transfer:
     out, selection = copying.out, copying.selection
     if out.is_symlink():
         raise OptionError(f"{out}: expected the folder of a copy, found a link. Name the folder that it leads to.")
-    store = open_store(out)
+    store = _opened(out)
     with copying.folder:
         copying.begin(store.sha256)
         content = selection.content(copying.read_lists(copying.work / "lists", out))
         content = selection.signed(content, copying.origin)
-        if was_there := store.sha256 == content.sha256:
-            copying.verify(out, f"Remove {out} and run the same command again.")
-        else:
-            steps = _steps_since(store, copying)
+        is_same = store.sha256 == content.sha256
+        was_there = is_same and not (verify_store(out) if copying.verifies else check_data_files(find_files(out)))
+        if not was_there:
+            steps = [] if is_same else _steps_since(store, copying)
             _check_parts(store, copying)
             there = _link(store, content.files, copying.store, checks=copying.verifies)
             copying.fetch(replace(content, files={n: file for n, file in content.files.items() if n not in there}))
@@ -57,6 +60,11 @@ def refresh(copying: Pull) -> Transfer:
             what = "replaced shards are gone from the store, but their old files could not all be removed"
             raise ConversionError(f"{out}: {what}. {note}")
     return copying.transfer(content, was_there=was_there)
+
+
+def _opened(out: Path) -> Store:
+    """A copy, of which files may be missing or damaged."""
+    return Store(find_files(out))
 
 
 def _steps_since(store: Store, copying: Pull) -> list[Mapping[str, Any]]:
@@ -99,7 +107,8 @@ def _own_files(store: Store) -> dict[File, str]:
     """The names of the files that the copy has, by size and SHA-256."""
     found = {file: name for name, file in store.manifest.files.items()}
     for split, index, folder, _ in shards_of(store.manifest):
-        found |= {file: f"{folder}/{path}" for path, file in store.listing(split, index).items()}
+        with suppress(FormatError):  # then its files are fetched
+            found |= {file: f"{folder}/{path}" for path, file in store.listing(split, index).items()}
     return found
 
 
@@ -135,14 +144,15 @@ def _keep_replaced(store: Store, manifest: Manifest, folder: Path) -> None:
     for split, index, name, _ in shards_of(store.manifest):
         entry = manifest.splits.get(split)
         if entry is not None and name in (shard_path(split, number) for number in entry.replaced):
-            for path in ("zarr.json", *store.listing(split, index)):
-                _copy(store, f"{name}/{path}", folder / name / path)
+            with suppress(FormatError):  # a damaged copy
+                for path in ("zarr.json", *store.listing(split, index)):
+                    _copy(store, f"{name}/{path}", folder / name / path)
 
 
 def _swap(store: Store, made: Path, out: Path) -> None:
     """Let the new state take the place of the old one, unless that has changed."""
     with locked_folder(out) as is_ours:
-        if not is_ours or open_store(out).sha256 != store.sha256:
+        if not is_ours or _opened(out).sha256 != store.sha256:
             raise ConversionError(f"{out}: another process changes this store. Run the same command again.")
         exchange(made, out)
     try:

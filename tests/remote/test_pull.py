@@ -64,7 +64,7 @@ def test_a_copy_that_is_there_is_verified(store: tsds.Store, tmp_path: Path, upd
     file.write_bytes(bytes([file.read_bytes()[0] ^ 1]) + file.read_bytes()[1:])
     assert tsds.pull(store.path, tmp_path / "p.tsds", update=update).was_there
     with pytest.raises(tsds.FormatError, match=r"image.*Remove .*p\.tsds and run the same command again"):
-        tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True)
+        tsds.pull(store.path, tmp_path / "p.tsds", verify=True)
     shutil.rmtree(tmp_path / "p.tsds")
     assert not tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True).was_there
     assert tsds.pull(store.path, tmp_path / "p.tsds", update=update, verify=True).was_there

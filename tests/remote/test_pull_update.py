@@ -175,14 +175,27 @@ def test_a_split_that_came_and_went(grown: tuple[Path, str], tmp_path: Path) -> 
     assert tsds.verify(out) == [] and list(tsds.open(out)) == list(tsds.open(path))
 
 
-def test_a_damaged_copy_is_mended_with_verify(grown: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_grown", [True, False])
+@pytest.mark.parametrize("damage", ["zeros", "cut", "gone", "list"])
+def test_a_damaged_copy_is_mended(grown: tuple[Path, str], tmp_path: Path, damage: str, has_grown: bool) -> None:
     path, _ = grown
     out = tmp_path / "copy.tsds"
     tsds.pull(path, out)
     damaged = min(each for each in (out / "train").rglob("*") if each.is_file() and "/image/c/" in each.as_posix())
-    damaged.write_bytes(bytes(damaged.stat().st_size))
-    append(path)
-    tsds.pull(path, out, update=True, verify=True)
+    size = damaged.stat().st_size
+    if damage == "gone":
+        damaged.unlink()
+    elif damage == "list":
+        (out / damaged.relative_to(out).parents[-3] / "zarr.json").write_bytes(b"{")
+    else:
+        damaged.write_bytes(bytes(size if damage == "zeros" else size // 2))
+    if damage == "zeros":
+        with pytest.raises(tsds.FormatError, match=r"same command again, or mend it with `update=True`\."):
+            tsds.pull(path, out, verify=True)
+    if has_grown:
+        append(path)
+    done = tsds.pull(path, out, update=True, verify=damage != "gone")
+    assert not done.was_there and (damage == "list" or done.moved >= size)
     assert tsds.verify(out) == [] and files_of(out) == files_of(path)
 
 
