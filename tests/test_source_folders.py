@@ -283,6 +283,7 @@ def test_one_image_in_several_class_folders(tmp_path: Path) -> None:
     [
         (("fotos/1.jpg", "fotos/2.jpg", "mask_png/1.png", "mask_png/2.png"), "mask_png has files of the same names as"),
         (("A_Input/1.jpg", "A_GroundTruth/1_segmentation.png"), "A_GroundTruth has files of the same names as A_Input"),
+        (("PNGImages/1.png", "PedMasks/1_mask.png"), "PedMasks has files of the same names as PNGImages: if they are"),
         (("train/a/1.jpg", "train/gt_of_a/1.png"), "train/gt_of_a has files of the same names as train/a: if they are"),
         (("data/1.jpg", "data/1_mask.png"), "data has images with the names of others and an ending, such as 1_mask"),
         (("1.jpg", "1_mask.png"), "the folder has images with the names of others and an ending, such as 1_mask"),

@@ -13,7 +13,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import entries, exists, is_dir, is_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import find_file, glance, walk_files
-from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names, words_of
 
 #: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
 #: The name of a split may be before or behind them; alone it means images.
@@ -175,7 +175,7 @@ def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
     for path in images:
         *above, own = path.rpartition(".")[0].split("/", level + 1)
         stems.setdefault("/".join(above), set()).add(own)
-    named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(re.split(r"[^a-z]+", _name(folder).lower()))}
+    named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(words_of(_name(folder)))}
     for folder in sorted(named):
         beside = [f for f in stems if f not in named and f.rpartition("/")[0] == folder.rpartition("/")[0]]
         other = next((each for each in beside if _most(stems[folder], stems[each], _ENDINGS)), None)
