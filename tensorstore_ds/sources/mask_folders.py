@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -68,10 +69,13 @@ def find_mask_folders(root: Path) -> list[MaskFolders]:
 
 def _holds_both(folder: Path) -> bool:
     """Whether most images of a folder have a mask beside them: ``a_mask.png`` of ``a.jpg``."""
-    files = [name.rpartition(".") for name, is_folder in entries(folder) if not is_folder]
+    counts = Counter(name.rpartition(".")[0].endswith(_ENDINGS[1:]) for name in _files(folder))
+    if not counts[True] or 2 * counts[True] < counts[False]:
+        return False
+    files = [name.rpartition(".") for name in _files(folder)]
     stems = {stem for stem, _, suffix in files if f".{suffix.lower()}" in IMAGE_SUFFIXES}
     masks = {stem for stem in stems if stem.endswith(_ENDINGS[1:])}
-    return 2 * len(masks) > len(stems - masks) and _most(masks, stems - masks, _ENDINGS[1:])
+    return bool(masks) and _most(masks, stems - masks, _ENDINGS[1:])
 
 
 def has_xml(root: Path, folders: MaskFolders) -> bool:
@@ -160,10 +164,14 @@ def _below(root: Path) -> list[Path]:
 
 
 def _folders(folder: Path) -> list[str]:
-    try:
+    with contextlib.suppress(OSError):  # walking reports why
         return [name for name, is_folder in entries(folder) if is_folder]
-    except OSError:
-        return []  # walking reports why
+    return []
+
+
+def _files(folder: Path) -> Iterator[str]:
+    with contextlib.suppress(OSError):
+        yield from (name for name, is_folder in entries(folder) if not is_folder)
 
 
 def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
