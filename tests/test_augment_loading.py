@@ -190,3 +190,28 @@ def test_a_loader_with_a_drawn_seed_resumes(path: Path) -> None:
     with pytest.raises(tsds.OptionError, match="batch_size"):
         other.load_state_dict({**state, "batch_size": 4})
     assert other.seed == before != seed
+
+
+@pytest.mark.parametrize("weighted", [tsds.WeightedSampler, torch.utils.data.WeightedRandomSampler])
+def test_each_draw_of_a_row_is_another_one(path: Path, weighted: Any) -> None:
+    """In a batch and in several ones; as in torchvision, and not once an epoch."""
+
+    def loader(**options: Any) -> tsds.DataLoader[Any]:
+        weights, more = [30.0] + [1.0] * (ROWS - 1), {}
+        if weighted is not tsds.WeightedSampler:
+            more = {"num_samples": ROWS, "generator": torch.Generator().manual_seed(5)}
+        colors = tsds.transforms.ColorJitter(0.5)
+        sampler = weighted(weights, **more)
+        return tsds.DataLoader(tsds.StoreDataset(path), 6, sampler=sampler, batch_transform=colors, **options)
+
+    found = [batch["image"].clone() for batch in loader(seed=1)]
+    drawn = torch.cat(found).flatten(1)
+    assert len(drawn) == ROWS and len(drawn.unique(dim=0)) > ROWS - 3  # few of 255 levels may be alike
+    for options in ({"num_threads": 3}, {"num_workers": 1}):
+        for got, expected in zip(loader(seed=1, **options), found, strict=True):
+            assert torch.equal(got["image"], expected)
+    if weighted is tsds.WeightedSampler:
+        begun, rest = loader(seed=1), loader(seed=1)
+        next(iter(begun))
+        rest.load_state_dict(begun.state_dict())
+        assert all(torch.equal(got["image"], each) for got, each in zip(rest, found[1:], strict=True))

@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, Se
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
-from tensorstore_ds.loading.augment.compose import Views
+from tensorstore_ds.loading.augment.compose import EachDraw, Views
 from tensorstore_ds.loading.batches import (
     IndexBatch,
     PersistentBatches,
@@ -158,9 +158,10 @@ class DataLoader(data.DataLoader[Batches]):
             reason.
         batch_transform: function that is called for every batch on its device, with the batch, the rows of its samples
             in the split, (B,) int64, and the epoch. This library's batch transforms and a `Compose` of them are such
-            functions. Their random numbers depend on each sample's row and the epoch. On a CPU, the loader's threads
-            call them. Other functions are called by the thread that iterates. With several views, a transform of this
-            library is applied to each view, with different random numbers. A list has a transform for each view.
+            functions. Their random numbers depend on each sample's row and the epoch, and with a sampler that draws
+            with replacement, on the batch. On a CPU, the loader's threads call them. Other functions are called by the
+            thread that iterates. With several views, a transform of this library is applied to each view, with
+            different random numbers. A list has a transform for each view.
         decode: plan that crops and resizes the images of a `StoreDataset` before they are decoded, like its own
             `decode`, or a list of plans for several views. With ``device``, JPEG files (of the encodings ``jpeg`` and
             ``source``) are copied to an NVIDIA GPU, where nvJPEG decodes them, with torchcodec 0.17 or later, or else
@@ -285,6 +286,8 @@ class DataLoader(data.DataLoader[Batches]):
             self._ranked_sampler, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle:
                 sampler = SequentialSampler(sampler)  # Lightning sees from it that the order is not shuffled
+        if getattr(sampler, "replacement", False) and isinstance(batch_transform, OfBatches):
+            batch_transform = EachDraw(batch_transform)
         self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
         self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch

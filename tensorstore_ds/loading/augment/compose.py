@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -217,6 +218,41 @@ class Views(OfBatches):
         return [
             fold(view, first.view(np.uint64)).view(np.int64) if view else first for view in range(len(self.transforms))
         ]
+
+
+class EachDraw(OfBatches):
+    """Another transform, with different random numbers each time that a sampler with replacement draws a row.
+
+    They follow from the rows of the batch as well, and from the place in it, so they are the same in a resumed run.
+    """
+
+    def __init__(self, transform: OfBatches) -> None:
+        super().__init__()
+        self.transform = transform
+
+    @property
+    def _has_no_state(self) -> bool:
+        return super()._has_no_state and self.transform._has_no_state
+
+    @property
+    def _mixes_samples(self) -> bool:
+        return True
+
+    def forward(self, batch: Any, rows: Rows | None = None, epoch: int | None = None) -> Any:
+        """Transform a batch as the other transform does."""
+        return self.transform(batch, self._draws(rows, epoch), epoch)
+
+    def transform_batch(
+        self, batch: Mapping[str, Any], rows: Rows | None, epoch: int | None, pool: BufferPool | None = None
+    ) -> dict[str, Any]:
+        return self.transform.transform_batch(batch, self._draws(rows, epoch), epoch, pool)
+
+    def _draws(self, rows: Rows | None, epoch: int | None) -> NDArray[np.int64] | None:
+        """Return a number for each draw of a row."""
+        if rows is None:
+            return None
+        numbers = check_rows(rows, epoch, len(rows)).view(np.uint64)
+        return fold(zlib.crc32(numbers.tobytes()), np.arange(len(numbers), dtype=np.uint64), numbers).view(np.int64)
 
 
 def _of_view(name: str, view: int) -> str:
