@@ -420,6 +420,13 @@ def test_webdataset(tmp_path: Path) -> None:
     np.testing.assert_allclose(points, expected["keypoints"], rtol=1e-6)
 
 
+def test_images_alone_in_webdataset(tmp_path: Path) -> None:
+    """Their archives are recognized by FIELDS beside them."""
+    store = store_of(tmp_path / "s.tsds", [{"image": np.roll(PIXELS, i)} for i in range(3)])
+    tsds.export(store.path, tmp_path / "web", "webdataset")
+    assert_same(store, again(tmp_path / "web", classes=None))
+
+
 @pytest.mark.parametrize(
     "key",
     [

@@ -60,11 +60,10 @@ class WebDatasetExporter(Exporter):
                     _add(archive, f"{stem}.json", json.dumps(described, ensure_ascii=False).encode())
 
     def finish(self) -> None:
-        """Write the fields as in the manifest."""
+        """Write the fields as in the manifest, also if there are none: `WebDatasetSource.detect` looks for the file."""
         fields = {"label": self.label, "objects": self.objects}
         data = {name: field.dump() for name, field in fields.items() if field is not None}
-        if data:
-            self.write(NAMES_FILE, f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
+        self.write(NAMES_FILE, f"{json.dumps(data, ensure_ascii=False, indent=1)}\n".encode())
 
     def _described(self, sample: ExportedSample) -> dict[str, Any]:
         described: dict[str, Any] = {}

@@ -81,8 +81,9 @@ class WebDatasetSource(PackedSource):
 
     @classmethod
     def detect(cls, path: Path) -> bool:
-        """Whether the first members of an archive are images, and .cls or .json files with the same names."""
-        return any(map(_is_labelled, files_at(path, {".tar"}, alone=_COMPRESSED, quick=True)[:PROBED_FILES]))
+        """Whether the first members are images, and .cls or .json files with their names, or there is `NAMES_FILE`."""
+        files = files_at(path, {".tar"}, alone=_COMPRESSED, quick=True)[:PROBED_FILES]
+        return any(is_file(each.with_name(NAMES_FILE)) or _is_labelled(each) for each in files)
 
     def scan(self) -> Contents:
         """Read the headers of all members, and labels and JSON."""
