@@ -215,3 +215,16 @@ def test_each_draw_of_a_row_is_another_one(path: Path, weighted: Any) -> None:
         next(iter(begun))
         rest.load_state_dict(begun.state_dict())
         assert all(torch.equal(got["image"], each) for got, each in zip(rest, found[1:], strict=True))
+
+
+def test_each_pass_through_a_small_store_of_a_mixture_is_another_one(path: Path) -> None:
+    large = tsds.StoreDataset(path)
+    mixed = tsds.MixedDataset({large: 0.5, large.subset([0, 1, 2]): 0.5})
+    colors = tsds.transforms.ColorJitter(0.5)
+    batches = list(tsds.DataLoader(mixed, 8, shuffle=True, seed=1, batch_transform=colors))
+    label, image = (torch.cat([batch[name] for batch in batches]) for name in ("label", "image"))
+    assert len(label) == 48 and (label == 0).sum() == 9
+    assert len(image[label == 0].flatten(1).unique(dim=0)) == 9
+    once = tsds.MixedDataset({large: 0.5, tsds.StoreDataset(path): 0.5})
+    rows = [batch["image"] for batch in tsds.DataLoader(once, 8, shuffle=True, seed=1, batch_transform=colors)]
+    assert len(torch.cat(rows).flatten(1).unique(dim=0)) == 48

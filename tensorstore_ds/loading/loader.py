@@ -286,7 +286,7 @@ class DataLoader(data.DataLoader[Batches]):
             self._ranked_sampler, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle:
                 sampler = SequentialSampler(sampler)  # Lightning sees from it that the order is not shuffled
-        if getattr(sampler, "replacement", False) and isinstance(batch_transform, OfBatches):
+        if isinstance(batch_transform, OfBatches) and getattr(sampler, "replacement", False):
             batch_transform = EachDraw(batch_transform)
         self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them

@@ -307,6 +307,11 @@ class MixedSampler(RowSampler):
         """Number of samples of an epoch, all ranks together."""
         return int(self._counts(self.epoch).sum())
 
+    @property
+    def replacement(self) -> bool:
+        """Whether a store starts again within an epoch, so that its rows are drawn several times."""
+        return bool((self._counts(self.epoch) > self._lengths).any())
+
     def _own(self) -> list[Any] | None:
         shares, length = self._mixed.shares, self._mixed.epoch_length
         return None if shares is None else [*shares.tolist(), length, *self._lengths]  # else a function decides
