@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from PIL import Image
 import tensorstore_ds as tsds
 from labelling_files import write
 from tensorstore_ds.annex.openers import tiff
+from tensorstore_ds.conversion import workers
 from tensorstore_ds.conversion.values import ImageTiles
 from tensorstore_ds.errors import OptionError, SourceError
 from tensorstore_ds.imaging import picture
@@ -101,6 +103,35 @@ def test_large_tiff_is_read_only_where_a_tile_is(tmp_path: Path, monkeypatch: py
         x, y = map(int, split["source_box"][row][:2])
         np.testing.assert_array_equal(split["image"][row], cut(pixels, y, x, (64, 64)))
     assert set(sizes) == {(64, 64)}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_worker_opens_an_image_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the file that its parent has open, workers would move each other's position, and read other bytes."""
+    tifffile = pytest.importorskip("tifffile")
+    pytest.importorskip("imagecodecs")
+    monkeypatch.setattr(tiff, "LARGE_NBYTES", 1000)
+    monkeypatch.setattr(workers, "start_method", lambda: "fork")
+    pixels = np.random.default_rng(1).integers(0, 256, (400, 300, 3), np.uint8)
+    (tmp_path / "s/a").mkdir(parents=True)
+    tifffile.imwrite(tmp_path / "s/a/x.tif", pixels, tile=(32, 32))
+    make, read, owners = tiff.TiffImage.__init__, tiff.TiffImage._bytes, dict[int, int]()
+
+    def made(self: Any, *args: Any, **options: Any) -> None:
+        make(self, *args, **options)
+        owners[id(self)] = os.getpid()
+
+    def bytes_at(self: Any, offset: int, nbytes: int) -> bytes:
+        assert owners[id(self)] == os.getpid()
+        return read(self, offset, nbytes)
+
+    monkeypatch.setattr(tiff.TiffImage, "__init__", made)
+    monkeypatch.setattr(tiff.TiffImage, "_bytes", bytes_at)
+    tsds.convert(tmp_path / "s", tmp_path / "o.tsds", cut=ImageTiles(64, overlap=0.2), workers=2)
+    split = tsds.open(tmp_path / "o.tsds")["train"]
+    for row in range(len(split)):
+        x, y = map(int, split["source_box"][row][:2])
+        np.testing.assert_array_equal(split["image"][row], cut(pixels, y, x, (64, 64)))
 
 
 def test_an_image_is_decoded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

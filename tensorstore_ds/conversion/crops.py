@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -57,7 +58,7 @@ class PartSource(AroundSource):
         super().__init__(source)
         self.has_parts, self._options = True, options
         self._images: list[tuple[int, str, Any]] = []  # the first image of each split, its name, and its references
-        self._last: tuple[int, OpenImage] | None = None  # the last image, and its number
+        self._last: tuple[tuple[int, int], OpenImage] | None = None  # the last image, its number and its process
 
     def _parts(self, split: str, reference: Reference) -> Sequence[str]:
         """The parts of an image that become samples, as they are in references; they contain no NUL."""
@@ -106,10 +107,14 @@ class PartSource(AroundSource):
         return split, listed[number - first]
 
     def _opened(self, reference: Reference) -> OpenImage:
-        """The image that a part is from, which is opened once for consecutive parts."""
-        if self._last is None or self._last[0] != _number(reference):
+        """The image that a part is from, which is opened once for consecutive parts.
+
+        A forked process opens it again: it would move the position in the parent's file.
+        """
+        wanted = _number(reference), os.getpid()
+        if self._last is None or self._last[0] != wanted:
             self._last = None  # before the next one takes memory
-            self._last = _number(reference), self._open(self._source.read(*self._image(reference)))
+            self._last = wanted, self._open(self._source.read(*self._image(reference)))
         return self._last[1]
 
     def __getstate__(self) -> dict[str, Any]:
