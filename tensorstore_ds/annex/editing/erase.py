@@ -95,8 +95,8 @@ def erase(
 
     Shards with erased samples are written again without them. The manifest is replaced in one step, which changes the
     digest. Then the old shards are removed, and all shards that `append` and `update` kept for open readers. Lines
-    about the samples are removed from ``skipped.jsonl``, and statistics no longer count them. The provenance records
-    how many samples were erased, but not which ones.
+    about the samples are removed from ``skipped.jsonl``, and statistics no longer count them, except the mean color of
+    image files and of images of differing sizes. The provenance records how many were erased, but not which ones.
 
     Tombstones remain: keyed hashes of the key and of the stored image of each sample, which do not name it. With them,
     `append`, `update` and `merge_stores` leave out samples that were erased, also renamed copies, and report how many.
