@@ -260,6 +260,22 @@ def test_conditions_that_are_none(whole: tsds.Store, where: str, message: str | 
     assert "\n" not in str(caught.value)
 
 
+def test_keys_of_several_splits_are_told_apart_when_they_are_divided(tmp_path: Path) -> None:
+    """As those of WebDataset, which count in each split."""
+    with tsds.Writer(tmp_path / "s.tsds") as writer:
+        for number, split in enumerate(("train", "val")):
+            for row in range(9):
+                writer.append(split, image=np.full((4, 4, 1), 9 * number + row, np.uint8), key=f"{row}.png")
+    made = tsds.editing.split_store(tmp_path / "s.tsds", tmp_path / "d.tsds", {"a": 0.5, "b": 0.5})
+    assert [note for note in made.notes if "keys begin with the names of their old splits" in note]
+    found = {
+        each.key(i): each["image"][i].max() for each in map(tsds.open(made.path).__getitem__, "ab") for i in range(9)
+    }
+    assert found == {f"{split}/{row}.png": 9 * i + row for i, split in enumerate(("train", "val")) for row in range(9)}
+    again = tsds.editing.split_store(made.path, tmp_path / "again.tsds", {"a": 0.5, "b": 0.5})
+    assert again.notes == () and tsds.open(again.path)["a"].key(0) in found  # they differ now
+
+
 @pytest.mark.parametrize("row", [-1, 20, 2**63, 10**23])
 def test_rows_to_drop_that_are_not_there(whole: tsds.Store, tmp_path: Path, row: int) -> None:
     (tmp_path / "drop.json").write_text(json.dumps({"drop": {"train": [0, row]}}))

@@ -112,7 +112,8 @@ def split_store(
     {'train': 6, 'test': 6}
 
     Images are not decoded. If samples have several labels, the rarest label of each counts. Samples are assigned by a
-    hash of the seed and their key, as in `convert`, so the same samples always get the same splits.
+    hash of the seed and their key, as in `convert`, so the same samples always get the same splits. If splits have keys
+    in common, each key is prefixed with the name of its old split, and a note reports this.
 
     Args:
         store: path or URL of the store.
@@ -142,16 +143,30 @@ def split_store(
     total = sum(count for _, count in every)
     parts = share_rows(shares, keys, total, labels, seed, are_groups=are_groups, option="shares")
     starts = np.cumsum([0, *(count for _, count in every)])
+    notes = ("splits have keys in common: keys begin with the names of their old splits.",) * _repeats_keys(splits)
+    for note in notes:
+        notify(Progress("copy", 0, 0, 0, note))
     pieces = {
         new: [
-            Piece(opened, name, rows[(rows >= start) & (rows < start + count)] - start)
+            Piece(opened, name, rows[(rows >= start) & (rows < start + count)] - start, prefix=f"{name}/" * len(notes))
             for (name, count), start in zip(every, starts.tolist(), strict=False)
         ]
         for new, rows in parts.items()
     }
     recorded = {name: float(share) for name, share in shares.items()}
     step = {"command": "split", "shares": recorded, "seed": seed, "group_by": group_by}
-    return write_store(target, in_order(pieces), opened.manifest.fields, step, notify)
+    summary = write_store(target, in_order(pieces), opened.manifest.fields, step, notify)
+    return replace(summary, notes=(*notes, *summary.notes))
+
+
+def _repeats_keys(splits: Mapping[str, Split]) -> bool:
+    """Whether several splits have the same key."""
+    indexes: dict[int, KeyIndex] = {}
+    for i, table in enumerate(map(key_table, splits.values())):
+        if table is None or any((first_found(indexes, keys)[0] >= 0).any() for _, keys in key_pieces(table)):
+            return table is not None
+        indexes[i] = KeyIndex(table)
+    return False
 
 
 def sample_store(
