@@ -10,6 +10,7 @@ hashes words to 64 bits for many positions at once, such as every row of a batch
 from __future__ import annotations
 
 import math
+import zlib
 
 import numpy as np
 from numpy.typing import NDArray
@@ -112,6 +113,16 @@ def torch_seeds(*words: int | Bits) -> list[int]:
     """`fold` as seeds for `torch.manual_seed`, of 63 bits and not negative."""
     seeds: list[int] = (fold(*words) >> np.uint64(1)).tolist()
     return seeds
+
+
+class EachDraw(tuple[int, int]):
+    """The (seed, epoch) of a sampler that draws rows several times. Random numbers then follow from `draws_of`."""
+
+
+def draws_of(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A number for each draw of a row in a batch of `rows`: it follows from the row, the batch and the place in it."""
+    numbers = rows.view(np.uint64)
+    return fold(zlib.crc32(numbers.tobytes()), np.arange(len(rows), dtype=np.uint64), numbers).view(np.int64)
 
 
 def uniforms(keys: Bits, count: int) -> NDArray[np.float64]:

@@ -48,7 +48,7 @@ from tensorstore_ds.reading.store import Asked, Split, Store, open as open_store
 from tensorstore_ds.reading.store_files import AGAIN, Origin
 from tensorstore_ds.regular_files import tidied
 from tensorstore_ds.remote.location import is_url
-from tensorstore_ds.seeding import fold, torch_seeds
+from tensorstore_ds.seeding import EachDraw, draws_of, fold, torch_seeds
 
 #: Number of replacements to try for a damaged image. The limit ends the search if all images are damaged.
 _MOST_REPLACED = 64
@@ -358,7 +358,8 @@ class StoreDataset(Samples):
         wanted, tried = rows, np.zeros(len(rows), np.int64)
         while True:
             of_images, parts = self._rows_of_images(rows), self.placed(rows)
-            placements = [place_on(parts, plan, rows, draw[1], view=view) for view, plan in enumerate(plans)]
+            by = draws_of(rows) if isinstance(draw, EachDraw) else rows
+            placements = [place_on(parts, plan, by, draw[1], view=view) for view, plan in enumerate(plans)]
             if all(stack) and all(only_moves(plan) for plan in plans):
                 images = [move(self.split, of_images, each, pool) for each in placements]
                 if all(isinstance(each, torch.Tensor) for each in images):

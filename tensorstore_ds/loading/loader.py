@@ -22,7 +22,7 @@ from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, Se
 
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
-from tensorstore_ds.loading.augment.compose import EachDraw, Views
+from tensorstore_ds.loading.augment.compose import Redrawn, Views
 from tensorstore_ds.loading.batches import (
     IndexBatch,
     PersistentBatches,
@@ -69,6 +69,7 @@ from tensorstore_ds.loading.transformed import DECODERS, Decoder, Transformed
 from tensorstore_ds.machine import threads_for_loading
 from tensorstore_ds.options import check_choice, refusal
 from tensorstore_ds.reading.store import Split, Store
+from tensorstore_ds.seeding import EachDraw
 
 #: Number of prefetched tasks for each thread, unless `prefetch_factor` is set.
 PREFETCH_FACTOR = 2
@@ -286,8 +287,9 @@ class DataLoader(data.DataLoader[Batches]):
             self._ranked_sampler, sampler = sampler, sampler._undivided()
             if type(sampler) is ShuffleSampler and not sampler.shuffle:
                 sampler = SequentialSampler(sampler)  # Lightning sees from it that the order is not shuffled
-        if isinstance(batch_transform, OfBatches) and getattr(sampler, "replacement", False):
-            batch_transform = EachDraw(batch_transform)
+        self._repeats = bool(getattr(sampler, "replacement", False))
+        if self._repeats and isinstance(batch_transform, OfBatches):
+            batch_transform = Redrawn(batch_transform)
         self._transform: TransformsBatches | None = None  # of batches on their device, in the script's thread
         self._in_threads: OfBatches | None = None  # of batches in memory, in the threads that gather them
         self._collated: Callable[[Batch, list[int]], list[Any]] = Batch.parts  # how it divides and collates a batch
@@ -605,7 +607,12 @@ class DataLoader(data.DataLoader[Batches]):
         finish: Callable[[list[Any]], list[Any]] = list
         if self._pool.pinned:  # files are taken out of the batches before they are packed
             finish = self._pinning if self._decoder is None else functools.partial(map_tensors, change=pinned)
-        return Run(key, maker(source, pool, (self.seed, position.epoch), self._collated, finish), groups)
+        return Run(key, maker(source, pool, self._draw(position), self._collated, finish), groups)
+
+    def _draw(self, position: Position) -> tuple[int, int]:
+        """The (seed, epoch) that the random numbers of a position follow from."""
+        draw = self.seed, position.epoch
+        return EachDraw(draw) if self._repeats else draw
 
     def _grouping(self, dataset: Samples) -> Callable[[Iterable[NDArray[np.int64]], int], Iterator[Group]]:
         """Return a function that groups batches from a row on. It does not refer to this loader."""
@@ -710,7 +717,7 @@ class _IndexBatches:
 
     def __iter__(self) -> Iterator[Any]:
         loader, position = self._loader, self._loader._position
-        draw, batches = (loader.seed, position.epoch), loader._dealing(position)
+        draw, batches = loader._draw(position), loader._dealing(position)
         if loader._read_ahead is not None:
             first = position.batch * (loader.batch_size or 1)
             batches = loader._read_ahead.before(batches, lambda batch: np.atleast_1d(np.array(batch)), first)

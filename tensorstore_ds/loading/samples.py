@@ -25,7 +25,7 @@ from tensorstore_ds.loading.image_transforms import image_transform
 from tensorstore_ds.options import refusal
 from tensorstore_ds.page_cache.shortage import Loaded, Shortage, large_arrays, shortage
 from tensorstore_ds.reading.store import Asked
-from tensorstore_ds.seeding import torch_seeds
+from tensorstore_ds.seeding import EachDraw, draws_of, torch_seeds
 
 TransformOf = Literal["sample", "image"]
 OnError = Literal["raise", "replace"]
@@ -115,7 +115,8 @@ class Batch(Sequence[Sample]):
 
     @functools.cached_property
     def _seeds(self) -> list[int]:
-        return torch_seeds(*self.draw, self.rows.view(np.uint64))
+        by = draws_of(self.rows) if isinstance(self.draw, EachDraw) else self.rows
+        return torch_seeds(*self.draw, by.view(np.uint64))
 
 
 def divided(value: Value | NDArray[np.int64], lengths: Sequence[int]) -> Sequence[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -25,7 +24,7 @@ from tensorstore_ds.loading.augment.base import (
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.buffers import BufferPool
 from tensorstore_ds.options import refusal
-from tensorstore_ds.seeding import fold
+from tensorstore_ds.seeding import draws_of, fold
 
 #: Members of a batch that have pixels.
 PIXELS = ("image", "mask", "image_mask", "image_size")
@@ -220,11 +219,8 @@ class Views(OfBatches):
         ]
 
 
-class EachDraw(OfBatches):
-    """Another transform, with different random numbers each time that a sampler with replacement draws a row.
-
-    They follow from the rows of the batch as well, and from the place in it, so they are the same in a resumed run.
-    """
+class Redrawn(OfBatches):
+    """Another transform, with different random numbers for each draw of a sampler that draws rows several times."""
 
     def __init__(self, transform: OfBatches) -> None:
         super().__init__()
@@ -248,11 +244,7 @@ class EachDraw(OfBatches):
         return self.transform.transform_batch(batch, self._draws(rows, epoch), epoch, pool)
 
     def _draws(self, rows: Rows | None, epoch: int | None) -> NDArray[np.int64] | None:
-        """Return a number for each draw of a row."""
-        if rows is None:
-            return None
-        numbers = check_rows(rows, epoch, len(rows)).view(np.uint64)
-        return fold(zlib.crc32(numbers.tobytes()), np.arange(len(numbers), dtype=np.uint64), numbers).view(np.int64)
+        return None if rows is None else draws_of(check_rows(rows, epoch, len(rows)))
 
 
 def _of_view(name: str, view: int) -> str:
