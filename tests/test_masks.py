@@ -178,6 +178,12 @@ def test_a_mask_without_an_ignored_value_opens():
     assert fields["parts"].describe() == "uint16 4 x 6 · 300 classes"
 
 
+def test_masks_of_any_name_are_mirrored_by_a_plan_before_a_transform_of_batches():
+    dataset = tsds.StoreDataset(VALID / "masks.tsds", decode=tsds.RandomHorizontalFlip(1), fields=["image", "parts"])
+    batch = next(iter(tsds.DataLoader(dataset, 2, batch_transform=tsds.Normalize([0.5] * 3, [0.25] * 3))))
+    np.testing.assert_array_equal(batch["parts"], np.asarray(dataset.split["parts"])[:2, :, ::-1])
+
+
 def test_training_says_that_it_does_not_know_masks(store):
     with pytest.raises(OptionError) as error:
         tsds.training.task_of(tsds.open(store)["train"])

@@ -69,7 +69,7 @@ class Transformed:
             return None
         if not dataset.whole_images or not only_moves(dataset.decode, self._plan) or not can_move(dataset.split):
             return None
-        if "image" not in dataset.fields or not _MOVING.isdisjoint(dataset.fields):
+        if "image" not in dataset.fields or any(n in _MOVING or dataset.schema[n].moves for n in dataset.fields):
             return None
         split, rows = dataset.split, dataset._store_rows(indices)
         split.fetch(dataset.fields, rows)
