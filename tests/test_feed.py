@@ -277,6 +277,26 @@ def test_what_a_transform_draws_follows_from_seed_epoch_and_row(path: Path) -> N
     assert seen | noise(resumed) == epochs[0] and noise(resumed) == epochs[1]
 
 
+@pytest.mark.filterwarnings("ignore:The given buffer is not writable:UserWarning")
+def test_single_samples_and_subsets_of_mixtures_are_drawn_anew_in_every_epoch(path: Path) -> None:
+    dataset = tsds.StoreDataset(path, transform=noisy)
+    expected = tsds.DataLoader(dataset, 7, shuffle=True, seed=2)
+    epochs = [noise(expected) for _ in range(2)]
+    views = tsds.StoreDataset(path, transform=noisy, zero_copy=True)
+    several: list[Any] = [
+        (views, {}),
+        *((dataset, each) for each in ({}, {"num_workers": 1, "persistent_workers": True})),
+    ]
+    for each, options in several:
+        alone = tsds.DataLoader(each, None, shuffle=True, seed=2, **options)
+        found = [{int(one["image"][0, 0, 0]): float(one["noise"]) for one in alone} for _ in range(2)]
+        assert found == epochs
+    for workers in (0, 1):
+        mixed = data.Subset(tsds.MixedDataset([path], transform=noisy), range(ROWS))
+        loader = tsds.DataLoader(mixed, 7, shuffle=True, seed=2, num_workers=workers)
+        assert [noise(loader) for _ in range(2)] == epochs
+
+
 def test_a_collate_fn_gets_a_list_of_samples(dataset: tsds.StoreDataset) -> None:
     def collate(samples: Any) -> tuple[type, list[int]]:
         return type(samples), [int(sample["label"]) for sample in samples]

@@ -175,6 +175,12 @@ class IndexBatch(list[int]):
         self.draw = draw
 
 
+class Index(int):
+    """Index of a sample that is loaded without a batch, with the (seed, epoch) in `draw`."""
+
+    draw: tuple[int, int]
+
+
 class PersistentBatches(Iterator[Any]):
     """The batches of persistent workers. torch reuses one iterator; `serves` says whether it still serves this."""
 

@@ -276,12 +276,12 @@ class StoreDataset(Samples):
         """Return one sample. Its tensors are copies, unless `zero_copy` is set."""
         if not self.zero_copy or self._places:
             return super().__getitem__(index)
-        rows = self._store_rows([self._index(index)])
+        rows, draw = self._store_rows([self._index(index)]), getattr(index, "draw", (0, self.epoch))
         views = {name: view_field(self.split, name, int(rows[0])) for name in self.fields}
-        batch = self._gather([name for name, view in views.items() if view is None], rows, self._pool, (0, self.epoch))
+        batch = self._gather([name for name, view in views.items() if view is None], rows, self._pool, draw)
         sample = {name: batch.columns[name][0] if view is None else view for name, view in views.items()}
         row = int(batch.rows[0])
-        return self.finish(sample, row, lambda: torch_seeds(0, self.epoch, row)[0])
+        return self.finish(sample, row, lambda: torch_seeds(*draw, row)[0])
 
     @property
     def _image_rows(self) -> NDArray[np.int64]:

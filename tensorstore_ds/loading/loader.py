@@ -24,6 +24,7 @@ from tensorstore_ds.errors import OptionError
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.augment.compose import Redrawn, Views
 from tensorstore_ds.loading.batches import (
+    Index,
     IndexBatch,
     PersistentBatches,
     StoreCollate,
@@ -722,7 +723,14 @@ class _IndexBatches:
             first = position.batch * (loader.batch_size or 1)
             batches = loader._read_ahead.before(batches, lambda batch: np.atleast_1d(np.array(batch)), first)
         for batch in batches:
-            yield IndexBatch(batch, draw) if isinstance(batch, list) else batch
+            if isinstance(batch, list):
+                yield IndexBatch(batch, draw)
+            elif isinstance(loader.dataset, Samples) and hasattr(batch, "__index__"):
+                index = Index(batch)
+                index.draw = draw
+                yield index
+            else:
+                yield batch
 
 
 def _of_views(
@@ -795,9 +803,18 @@ def _without_subsets(dataset: Dataset[Any]) -> Dataset[Any]:
         return dataset
     whole = _without_subsets(dataset.dataset)
     if not isinstance(whole, StoreDataset):
-        return dataset
+        return _SubsetOfSamples(whole, dataset.indices) if _is_of_samples(whole) else dataset
     indices = np.asarray(dataset.indices, np.int64)
     return whole.subset(np.where(indices < 0, indices + len(whole), indices))
+
+
+class _SubsetOfSamples(Subset[Any]):
+    """A subset of a mixture, which gets the (seed, epoch) of random transforms."""
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        draw = getattr(indices, "draw", None)
+        chosen = [self.indices[i] for i in indices]
+        return list(cast(Samples, self.dataset).__getitems__(chosen if draw is None else IndexBatch(chosen, draw)))
 
 
 def _is_of_samples(dataset: Dataset[Any]) -> bool:
@@ -806,7 +823,7 @@ def _is_of_samples(dataset: Dataset[Any]) -> bool:
 
 def _found(dataset: Dataset[Any]) -> str:
     """Describe what was passed instead of a `StoreDataset`, and what to pass for torch's `Subset`."""
-    what = f"a {type(dataset).__name__}"
+    what = "a Subset" if isinstance(dataset, _SubsetOfSamples) else f"a {type(dataset).__name__}"
     mixed = isinstance(dataset, Subset) and _is_of_samples(dataset)
     return f"{what}: mix subsets, MixedDataset({{dataset.subset(rows): 0.7, ...}})" if mixed else what
 

@@ -330,7 +330,7 @@ class Samples(Dataset[Sample]):
 
     def __getitem__(self, index: int) -> Sample:
         """Return one sample. Its tensors are copies."""
-        return self.gather([self._index(index)])[0]
+        return self.gather([self._index(index)], draw=getattr(index, "draw", None))[0]
 
     def _index(self, index: int) -> int:
         """Return the non-negative index of a sample. Raises IndexError if there is none."""
