@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tensorstore_ds.annex.exporting.base import Exporter
 from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, extent, short
@@ -84,18 +85,18 @@ def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator
         area = float(values["area"][i]) if "area" in values else np.nan  # as it is also where it is not known
         rings = split_polygons(values["polygons"][i]) if "polygons" in values else []
         runs = values["rle"][i] if "rle" in values else np.empty(0, np.uint32)
-        is_turned = not len(runs) and not rings and not np.isnan(oriented[i, 0])
-        around = short(oriented[i, 2:4].prod()) if is_turned else width * height
+        if is_turned := not len(runs) and not rings and not np.isnan(oriented[i, 0]):
+            rings = [corners[i]]
+        inside = int(runs[1::2].sum()) if len(runs) else sum(map(_area, rings)) if rings else width * height
         each: dict[str, Any] = {
             "category_id": int(values["labels"][i]) + 1 if "labels" in values else 1,
             "bbox": [short(x1), short(y1), width, height],
-            "area": around if np.isnan(area) else short(area),
+            "area": inside if np.isnan(area) else short(area),
             "iscrowd": int(values["iscrowd"][i]) if "iscrowd" in values else 0,
         }
         if len(runs):
             each["segmentation"] = {"counts": dump_counts(runs), "size": list(size)}
         elif is_turned or "polygons" in values:
-            rings = [corners[i]] if is_turned else rings
             each["segmentation"] = [[short(v) for v in ring.reshape(-1).tolist()] for ring in rings]
         if "keypoints" in values:
             points = values["keypoints"][i]
@@ -105,6 +106,12 @@ def annotations_of(values: Mapping[str, Any], size: tuple[int, int]) -> Iterator
             each["keypoints"] = [v for (x, y), visible in rows for v in (short(x), short(y), visible)]
             each["num_keypoints"] = int((seen > 0).sum())
         yield each
+
+
+def _area(ring: NDArray[Any]) -> float:
+    """Area of a polygon (k, 2), by the shoelace formula."""
+    x, y = ring.T.astype(np.float64)
+    return float(abs(x @ np.roll(y, 1) - y @ np.roll(x, 1)) / 2)
 
 
 class _File:
