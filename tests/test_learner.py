@@ -58,6 +58,16 @@ def test_shares_of_a_step_add_up_to_one_large_batch(sizes: list[int], unlabelled
     torch.testing.assert_close(steps[1], steps[0], rtol=1e-4, atol=1e-7)
 
 
+def test_a_step_without_any_label_changes_nothing() -> None:
+    """However many ranks it has, whose shares are added."""
+    found = learner()
+    before, unlabelled = weights_of(found.module), {**batch(), "label": torch.full((7,), -1)}
+    for _ in range(9):
+        found.backward(unlabelled, share=0.9)
+    found.update()
+    torch.testing.assert_close(weights_of(found.module), before, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("clip", [0.0, 0.01, 1e6])
 def test_gradients_are_clipped(clip: float) -> None:
     found = learner(clip=clip)

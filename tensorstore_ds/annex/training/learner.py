@@ -166,7 +166,7 @@ class Learner:
                 dist.all_reduce(self._learned)
             (learned, whole), self._learned = self._learned, None
             grads = [weights.grad for weights in self.module.parameters() if weights.grad is not None]
-            torch._foreach_mul_(grads, whole / learned.clamp(min=torch.finfo(learned.dtype).tiny))
+            torch._foreach_mul_(grads, (whole / learned).where(learned > 0, 0.0))
         if options.clip:
             self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.module.parameters(), options.clip)
