@@ -344,6 +344,18 @@ def test_an_exception_of_the_sequence_is_named() -> None:
         source.read("train", 2)
 
 
+def test_images_of_booleans_are_black_and_white(tmp_path: Path) -> None:
+    """As in files of NumPy, and as Pillow reads images of one bit."""
+    torch = pytest.importorskip("torch")
+    pixels = np.eye(8, dtype=bool)
+    np.save(tmp_path / "images.npy", pixels[None])
+    sources: list[Any] = [[pixels], [torch.tensor(pixels)], [Image.fromarray(pixels)], tmp_path / "images.npy"]
+    for i, source in enumerate(sources):
+        tsds.convert(source, tmp_path / f"{i}.tsds", workers=0)
+        found = tsds.open(tmp_path / f"{i}.tsds")["train"]["image"][0]
+        np.testing.assert_array_equal(found, pixels[:, :, None] * np.uint8(255))
+
+
 def test_a_batch_is_passed_image_by_image(tmp_path: Path) -> None:
     images, labels = np.zeros((5, 8, 9, 3), np.uint8), np.arange(5)
     with refusing("annotation", r"Pass a batch image by image, as zip\(images, labels\) does"):

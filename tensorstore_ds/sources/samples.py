@@ -386,6 +386,8 @@ def _image(value: Any) -> Any:
     array = as_array(value) if is_tensor or isinstance(value, np.ndarray) else None
     if array is None:
         raise ValueError(f"expected an image, found {type(value).__name__}")
+    if str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        array = array * np.uint8(255)  # as Pillow reads them
     if array.ndim == 3 and is_tensor:
         array = array.transpose(1, 2, 0)
     channels = array.shape[2] if array.ndim == 3 else 1
