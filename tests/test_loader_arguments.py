@@ -357,6 +357,23 @@ def test_a_class_of_subsets_of_its_own_is_kept(labelled: Path) -> None:
             tsds.DataLoader(Doubled(dataset, [1, 0]), 2, **options)
 
 
+def test_further_objects_move_with_a_sample_and_are_refused_by_batches_that_move(tmp_path: Path) -> None:
+    samples = [{name: each[name] for name in ("image", "boxes", "labels")} for each in detections(4)]
+    path = store_of(tmp_path / "s.tsds", samples, ["ant", "bee"]).path
+    found = [{"boxes": each["boxes"], "labels": each["labels"]} for each in samples]
+    tsds.editing.add_fields(path, {"predictions": found}, classes={"predictions": ["ant", "bee"]})
+    for sample, given in zip(tsds.StoreDataset(path, transform=v2.RandomHorizontalFlip(1)), samples, strict=True):
+        left, top, right, bottom = np.asarray(given["boxes"]).reshape(-1, 4).T
+        expected = np.stack([sample["image"].shape[2] - right, top, sample["image"].shape[2] - left, bottom], 1)
+        np.testing.assert_allclose(sample["predictions"]["boxes"], expected, rtol=1e-6)
+        np.testing.assert_allclose(sample["objects"]["boxes"], expected, rtol=1e-6)
+    dataset = tsds.StoreDataset(path)
+    with pytest.raises(tsds.OptionError, match="found predictions, which would not move: name all other `fields`"):
+        tsds.DataLoader(dataset, 2, batch_transform=tsds.Compose([tsds.RandomHorizontalFlip()]))
+    batch = next(iter(tsds.DataLoader(dataset, 2, batch_transform=tsds.Normalize([0.5] * 3, [0.5] * 3))))
+    assert torch.equal(batch["predictions"][1]["boxes"], batch["objects"][1]["boxes"])
+
+
 @pytest.mark.parametrize("collate", ["list", "packed"])
 def test_subsets_of_detection_sets(tmp_path: Path, collate: Any) -> None:
     samples = detections(8)

@@ -182,13 +182,14 @@ def as_sample(
     objects = objects_in(sample, fields)
     if wrap or (objects is not None and return_as != "dict"):
         from torchvision import tv_tensors  # imported here, because it takes seconds that the first batch does not need
-    if objects is not None and (wrap or return_as != "dict"):
-        canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
-        wrapped = sample[objects] = dict(sample[objects])
-        if return_as == "torchvision":
-            wrapped = sample[objects] = {**detection_values(wrapped), "image_id": row}
-            if not wrap:
-                wrapped |= visible_keypoints(wrapped)
+    if objects is not None and return_as == "torchvision":
+        sample[objects] = {**detection_values(sample[objects]), "image_id": row}
+        if not wrap:
+            sample[objects] |= visible_keypoints(sample[objects])
+    chosen = {name: fields[name] for name in sample} if wrap or return_as != "dict" else {}
+    canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
+    for name, field in of_kind(chosen, ObjectsField).items():
+        wrapped = sample[name] = dict(sample[name])
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
         if "oriented_boxes" in wrapped:
@@ -198,7 +199,7 @@ def as_sample(
         if wrap and "keypoints" in wrapped:
             from tensorstore_ds.loading.paired_keypoints import paired
 
-            wrapped = sample[objects] = paired(wrapped, of_kind(fields, ObjectsField)[objects], canvas)
+            sample[name] = paired(wrapped, field, canvas)
         elif "keypoints" in wrapped and return_as != "torchvision":
             wrapped["keypoints"] = tv_tensors.KeyPoints(wrapped["keypoints"], canvas_size=canvas)
     images = images_in(sample, fields)
@@ -209,7 +210,7 @@ def as_sample(
             sample[name] = tv_tensors.Image(sample[name])
         elif return_as == "torchvision":
             sample[name] = detection_image(sample[name])
-    for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
+    for name in of_kind(chosen, MaskField) if wrap else ():
         sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample

@@ -420,13 +420,19 @@ class Samples(Dataset[Sample]):
             result[-1].update(visible_keypoints(result[-1]))
         return result
 
-    def _check_moved(self) -> None:
-        """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`."""
+    def _check_moved(self, *, by_name: bool = False) -> None:
+        """Raise `OptionError` if there are objects or masks that belong to a field of images other than `image`.
+
+        With `by_name`, also for objects and masks whose names batch transforms do not know.
+        """
         chosen = self._chosen
         for name, each in (of_kind(chosen, ObjectsField) | of_kind(chosen, MaskField)).items():
             if "image" in chosen and image_of(each) != "image":
                 refused = f"{name}, which lies in {image_of(each)}: name all other `fields`"
                 raise refusal("fields", "objects and masks of the images that are transformed", refused)
+            if by_name and name not in ("objects", "mask"):
+                refused = f"{name}, which would not move: name all other `fields`, or use `decode`"
+                raise refusal("fields", "objects and mask alone, for a `batch_transform` that moves pixels", refused)
 
     def _check_detection(self) -> None:
         objects = of_kind(self._chosen, ObjectsField)
