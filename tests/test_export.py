@@ -18,7 +18,7 @@ from hypothesis import given, settings, strategies as st
 from PIL import Image
 
 import tensorstore_ds as tsds
-from small_stores import tsds as command
+from small_stores import VALID, tsds as command
 from stores import class_folders, files_of, png_bytes, store_of
 from tensorstore_ds.annex.exporting import EXPORT_FORMATS as FORMATS
 from tensorstore_ds.annex.exporting.samples import Names, extent, short
@@ -524,6 +524,10 @@ def test_what_a_store_lacks(tmp_path: Path) -> None:
     for to in set(tsds.exporting.EXPORT_FORMATS):
         with pytest.raises(tsds.OptionError, match=r"expected images, found none\. tsds table writes"):
             tsds.export(tmp_path / "labels.tsds", tmp_path / "out", to)
+        with pytest.raises(tsds.OptionError, match="expected images, found none"):  # of a kind that it can read
+            tsds.export(VALID / "unknown-kinds.tsds", tmp_path / "out", to)
+    with pytest.raises(tsds.OptionError, match=r"expected images to find duplicates of"):
+        tsds.editing.split_store(tmp_path / "labels.tsds", tmp_path / "s", {"a": 0.5, "b": 0.5}, group_by="duplicates")
     with pytest.raises(tsds.OptionError, match=r"`to`: expected one of folders.*Did you mean coco"):
         tsds.export(tmp_path / "a.tsds", tmp_path / "out", "coc")
     with pytest.raises(tsds.OptionError, match=r"expected splits of .*, found 'val'"):

@@ -24,7 +24,7 @@ from tensorstore_ds.conversion.plan import in_order, share_rows
 from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_notebook
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.joining import FieldsDifferError, JoinedFields, Side, join_fields
-from tensorstore_ds.format.kinds import LabelField, LabelsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField
 from tensorstore_ds.format.kinds.base import first_of_kind
 from tensorstore_ds.format.kinds.key_index import KeyIndex, key_pieces
 from tensorstore_ds.format.kinds.labels import NOT_KNOWN
@@ -460,7 +460,8 @@ def row_group(splits: Mapping[str, Split], by: str, option: str) -> Callable[[st
     """A function that returns the group of a row of a split, which all have the same fields."""
     fields = next(iter(splits.values())).fields
     if by == DUPLICATES:
-        image = next(name for name, field in fields.items() if field.encoding)
+        if (image := first_of_kind(fields, ImageField)) is None:
+            raise OptionError(f"`{option}`: expected images to find {DUPLICATES} of, found none. Choose other groups.")
 
         def digest(split: str, row: int) -> str:
             stored = splits[split][image][row]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tensorstore_ds.annex.exporting.samples import ExportedSample, Names, is_hull, samples_of
 from tensorstore_ds.durable import sync
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.format.kinds import LabelField, LabelsField, ObjectsField
+from tensorstore_ds.format.kinds import ImageField, LabelField, LabelsField, ObjectsField
 from tensorstore_ds.format.kinds.base import of_image, of_kind
 from tensorstore_ds.imaging.codecs import read_image_header
 from tensorstore_ds.imaging.oriented import as_corners
@@ -57,7 +57,7 @@ class Exporter:
         self.notes: list[str] = []
         self.files = self.turned = 0
         fields = store.manifest.fields
-        if "image" not in fields:
+        if not isinstance(fields.get("image"), ImageField):
             advice = "tsds table writes the other fields as one Parquet file."
             raise OptionError(f"{store.path}: expected images, found none. {advice}")
         self.label = next(iter(of_kind(fields, LabelField).values()), None)
