@@ -104,3 +104,8 @@ def test_a_field_has_the_layout_that_is_its_own(tmp_path: Path) -> None:
 def test_a_damaged_list_is_found_when_it_is_used() -> None:
     with pytest.raises(tsds.FormatError, match="never fall"):
         _ = tsds.open(VALID.with_name("invalid") / "offsets--ragged.tsds")["train"].table("captions")[0]
+
+
+def test_images_are_compared_with_images_of_an_unknown_encoding() -> None:
+    for pair in ((VALID / "encoded-jpeg.tsds", UNKNOWN), (UNKNOWN, VALID / "encoded-jpeg.tsds")):
+        assert tsds.editing.compare_stores(*pair, by="row").splits["train"].fields["image"].count

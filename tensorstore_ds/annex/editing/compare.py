@@ -350,7 +350,7 @@ def _difference(name: str, one: Split, first: int, other: Split, second: int, ke
     """The name under which a differing value is counted; empty if the values are equal."""
     a, b = one[name][first], other[name][second]
     field = one.fields[name]
-    if field.encoding:
+    if field.encoding and other.fields[name].encoding:  # and neither is of an encoding of the future
         if isinstance(a, bytes) and isinstance(b, bytes) and a == b:
             return ""
         left, right = (decode_stored(each, key=key) if isinstance(each, bytes) else each for each in (a, b))
