@@ -199,6 +199,12 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
         TrainingError: the file is damaged, or is not a checkpoint of this library.
         OSError: the file cannot be read.
     """
+    model, card, _ = read_model(path, device=device)
+    return model, card
+
+
+def read_model(path: str | os.PathLike[str], *, device: torch.device | str) -> tuple[nn.Module, ModelCard, Any]:
+    """Return `load_model`'s results, and what the file claims to be the rows that the run held out, or None."""
     path = user_path(path)
     if path.is_dir():
         best = path / "best.pt"
@@ -211,7 +217,7 @@ def load_model(path: str | os.PathLike[str], *, device: torch.device | str = "cp
         model.load_state_dict(content["weights"])
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TrainingError(f"{path}: expected the weights of the model that it describes, found others.") from error
-    return model.to(device).eval(), card
+    return model.to(device).eval(), card, content.get("held_out")
 
 
 def _check_weights(card: ModelCard, weights: Mapping[str, Tensor], nbytes: int) -> None:

@@ -243,7 +243,7 @@ def predict_store(
         OptionError: the store does not contain the split, or has different channels or classes than the model.
         FormatError: the store is damaged.
     """
-    model, card, opened, chosen = model_for(checkpoint, store, split, device)
+    model, card, opened, chosen, _ = model_for(checkpoint, store, split, device)
     if not isinstance(card.task, Detection):
         raise TrainingError(
             f"{os.fspath(checkpoint)}: expected a model for detection, found one for {card.task.name}. Its "

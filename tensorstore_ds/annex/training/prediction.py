@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from tensorstore_ds.annex.training.augmentation import fitted, gray_of, placed
-from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model
+from tensorstore_ds.annex.training.checkpoint import ModelCard, load_model, read_model
 from tensorstore_ds.annex.training.data import EVAL_SPLITS, class_counts, image_shape, split_of
 from tensorstore_ds.annex.training.detector import letterboxed_back
 from tensorstore_ds.annex.training.process import device_of
@@ -140,11 +140,11 @@ def first_split(store: Store) -> str:
 
 def model_for(
     checkpoint: str | os.PathLike[str], store: str | os.PathLike[str], split: str | None, device: str | None
-) -> tuple[nn.Module, ModelCard, Store, Split]:
-    """The model of a checkpoint on a device, and the split of a store to predict."""
-    model, card = load_model(checkpoint, device=device_of(device))
+) -> tuple[nn.Module, ModelCard, Store, Split, Any]:
+    """The model of a checkpoint on a device, the split of a store to predict, and the third result of `read_model`."""
+    model, card, held_out = read_model(checkpoint, device=device_of(device))
     opened = open_store(store)
-    return model, card, opened, split_of(opened, split or first_split(opened), "split")
+    return model, card, opened, split_of(opened, split or first_split(opened), "split"), held_out
 
 
 def stored_batches(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import os
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.sources.arrays.source import NPY_HEAD, read_npy_header
-from tensorstore_ds.annex.training.checkpoint import load, unusable
+from tensorstore_ds.annex.training.checkpoint import unusable
 from tensorstore_ds.annex.training.prediction import model_for
 from tensorstore_ds.annex.training.row_predictions import outputs_of
 from tensorstore_ds.annex.training.tasks import Classification
@@ -54,13 +56,13 @@ def predict_probabilities(
             the store of the run, for `fold`.
         FormatError: the store is damaged.
     """
-    model, card, opened, chosen = model_for(checkpoint, store, split, device)
+    model, card, opened, chosen, held_out = model_for(checkpoint, store, split, device)
     if not isinstance(card.task, Classification):
         raise TrainingError(
             f"{os.fspath(checkpoint)}: expected a model for classification, found one for {card.task.name}. Use the "
             "checkpoint of another run."
         )
-    rows = _held_out(checkpoint, chosen) if fold else np.arange(len(chosen))
+    rows = _checked(user_path(checkpoint), held_out, chosen) if fold else np.arange(len(chosen))
     made = np.full((len(chosen), len(card.task.classes)), np.nan, np.float32)
     seen = 0
     for outputs, _ in outputs_of(model, card, opened, chosen, os.fspath(checkpoint), rows):
@@ -70,10 +72,8 @@ def predict_probabilities(
     return made
 
 
-def _held_out(checkpoint: str | os.PathLike[str], split: Split) -> NDArray[np.int64]:
-    """The rows of a split that the run of a checkpoint was evaluated on, and not trained."""
-    path = user_path(checkpoint)
-    held = load(path)[1].get("held_out")
+def _checked(path: Path, held: Any, split: Split) -> NDArray[np.int64]:
+    """The rows of a split that the run of a checkpoint was evaluated on, and not trained, from the checkpoint."""
     if held is None:
         raise TrainingError(f"{path}: expected the checkpoint of a run with `fold`, found another. Train with `fold`.")
     try:

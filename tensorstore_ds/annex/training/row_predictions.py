@@ -64,7 +64,7 @@ def evaluate(
             classes or keypoints than the model.
         FormatError: the store is damaged.
     """
-    model, card, opened, chosen = model_for(checkpoint, store, split, device)
+    model, card, opened, chosen, _ = model_for(checkpoint, store, split, device)
     where, task, tally = os.fspath(checkpoint), card.task, Tally()
     if isinstance(task, Detection):
         raise TrainingError(f"{where}: expected a model for another task, found a detector. Use `predict_store`.")
