@@ -178,6 +178,9 @@ def test_subset_and_filter(labelled):
     for row in (20, -1):
         with pytest.raises(IndexError, match=f"found {row} to {row}"):
             dataset.subset([row])
+    for mask in ([True, False], [[True] * len(dataset)], True):  # such as one of all rows, for a part of them
+        with pytest.raises(IndexError, match=rf"expected a mask of shape \({len(dataset)},\), found"):
+            dataset.subset(mask)
     with pytest.raises(ValueError, match=r"expected \(20,\) bool"):
         dataset.filter(lambda label: label, "label")
     assert len(dataset) == 20

@@ -435,10 +435,12 @@ class StoreDataset(Samples):
             rows: (m,) integers, which are copied, or a mask (n,) bool.
 
         Raises:
-            IndexError: an index is out of range.
+            IndexError: an index is out of range, or a mask has another length.
         """
         chosen = np.array(rows)
         if chosen.dtype == np.bool_:
+            if chosen.shape != (len(self),):
+                raise IndexError(f"subset: expected a mask of shape ({len(self)},), found {chosen.shape}")
             chosen = np.flatnonzero(chosen)
         if chosen.size and (int(chosen.min()) < 0 or int(chosen.max()) >= len(self)):
             raise IndexError(f"subset: expected rows in [0, {len(self)}), found {int(chosen.min())} to {chosen.max()}")
