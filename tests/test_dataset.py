@@ -105,6 +105,20 @@ def test_a_tuple_is_a_pair_whatever_is_added_to_the_store(path, labelled):
     assert target.keys() >= {"boxes", "labels"}
 
 
+def test_a_target_with_other_fields_has_one_form_in_samples_and_batches(path, tmp_path):
+    store = tmp_path / "s.tsds"
+    shutil.copytree(path, store)
+    tsds.editing.add_fields(
+        store, {"box": np.arange(4 * len(tsds.open(store)["train"]), dtype=np.float32).reshape(-1, 4)}
+    )
+    for transform in (None, lambda sample: sample):
+        dataset = StoreDataset(store, return_as="tuple", fields=["image", "objects", "box"], transform=transform)
+        assert dataset[1][1].keys() == {"objects", "box"}
+        _, target = next(iter(tsds.DataLoader(dataset, 3, collate="packed")))
+        assert target.keys() == {"objects", "box"} and target["box"].flatten().tolist() == list(range(12))
+        assert torch.equal(target["objects"]["boxes"], torch.cat([dataset[i][1]["objects"]["boxes"] for i in range(3)]))
+
+
 def test_a_tuple_has_the_label_after_fields_are_added(labelled, tmp_path):
     store = tmp_path / "s.tsds"
     shutil.copytree(labelled, store)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from PIL import Image, ImageDraw
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 from torchvision.transforms.v2.functional import convert_bounding_box_format
 
 import tensorstore_ds as tsds
@@ -178,6 +179,25 @@ def test_return_as_gives_torchvisions_rotated_boxes(tmp_path: Path):
         assert rotated.format.value == "CXCYWHR"
         corners = convert_bounding_box_format(rotated, new_format="XYXYXYXY").view(4, 2)
         np.testing.assert_allclose(np.asarray(corners), turned(box), atol=1e-3)
+
+
+def test_batches_have_the_angles_of_samples_with_and_without_a_transform(tmp_path: Path):
+    boxes = random_boxes(4)
+    store_of(tmp_path / "s.tsds", boxes)
+    degrees = boxes * [1, 1, 1, 1, -180 / math.pi]
+    for transform in (None, v2.Identity(), v2.RandomHorizontalFlip(0)):
+        dataset = tsds.StoreDataset(tmp_path / "s.tsds", return_as="torchvision", transform=transform)
+        _, targets = next(iter(tsds.DataLoader(dataset, 4)))
+        same(torch.cat([each["oriented_boxes"] for each in targets]).numpy(), degrees, 1e-3)
+        dataset = tsds.StoreDataset(tmp_path / "s.tsds", return_as="tuple", transform=transform)
+        _, target = next(iter(tsds.DataLoader(dataset, 4, collate="packed")))
+        same(target["oriented_boxes"].numpy(), boxes, 1e-4)
+        same(torch.cat([dataset[i][1]["oriented_boxes"] for i in range(4)]).numpy(), boxes, 1e-4)
+    dataset = tsds.StoreDataset(tmp_path / "s.tsds", transform=v2.RandomHorizontalFlip(1))
+    moved = next(iter(tsds.DataLoader(dataset, 4, collate="packed")))
+    for found, expected in zip(oriented_to_corners(moved["objects"]["oriented_boxes"]), boxes, strict=True):
+        mirrored = [[120 - x, y] for x, y in turned(expected)]
+        assert np.abs(np.sort(found, axis=0) - np.sort(mirrored, axis=0)).max() < 1e-2
 
 
 @pytest.mark.parametrize("collate", ["list", "padded", "packed"])

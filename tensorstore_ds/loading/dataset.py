@@ -103,10 +103,11 @@ class StoreDataset(Samples):
         return_as: form of a sample. ``dict`` is a dict by field. ``tuple`` is (image, label) as in torchvision,
             whatever other fields the store contains: name those in `fields`, and they follow the image in this order.
             Without a label, it is (image, target) with objects, (image, mask) with a mask, and otherwise the image
-            followed by all other fields. ``torchvision`` is (image, target) as torchvision's detection models and
-            references take it, with images as float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the
-            background), `area`, `iscrowd`, which is also 1 for objects that are `difficult`, keypoints as (M, K, 3)
-            with x, y and 1 if known, and the row as `image_id` (in batches if `collate` is ``list``).
+            followed by all other fields. With objects and further fields, the target is a dict by field.
+            ``torchvision`` is (image, target) as torchvision's detection models and references take it, with images as
+            float32 in [0, 1] if there is no transform, `labels` from 1 (0 is the background), `area`, `iscrowd`, which
+            is also 1 for objects that are `difficult`, keypoints as (M, K, 3) with x, y and 1 if known, oriented boxes
+            in degrees, counterclockwise, and the row as `image_id` (in batches if `collate` is ``list``).
         as_pil: whether images are PIL images, for transforms that need them. See `transform_of`.
         zero_copy: whether single samples are views of the read-only map instead of copies. This is faster for large
             images, but dangerous, because torch does not support read-only memory. Writing to such a tensor crashes the

@@ -192,9 +192,9 @@ def as_sample(
         wrapped = sample[name] = dict(sample[name])
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
-        if "oriented_boxes" in wrapped:
-            rotated = wrapped["oriented_boxes"].clone()
-            rotated[:, 4] = -torch.rad2deg(rotated[:, 4])  # torchvision's angles are degrees, counterclockwise
+        if "oriented_boxes" in wrapped and (wrap or return_as == "torchvision"):
+            rotated = wrapped["oriented_boxes"]
+            rotated = rotated if return_as == "torchvision" else in_degrees(rotated)
             wrapped["oriented_boxes"] = tv_tensors.BoundingBoxes(rotated, format="CXCYWHR", canvas_size=canvas)
         if wrap and "keypoints" in wrapped:
             from tensorstore_ds.loading.paired_keypoints import paired
@@ -217,7 +217,7 @@ def as_sample(
     if return_as == "torchvision":
         return sample["image"], sample[str(objects)]
     if objects is not None:
-        return sample.pop("image", None), {**sample.pop(objects), **sample}
+        return sample.pop("image", None), sample[objects] if len(sample) == 1 else sample
     return (*(sample.pop(name) for name in images), *sample.values())
 
 
@@ -234,14 +234,20 @@ def detection_image(image: torch.Tensor) -> torch.Tensor:
     return unit(image.to(torch.float32), white_of(image.dtype)) if image.dtype in (torch.uint8, torch.uint16) else image
 
 
+def in_degrees(boxes: torch.Tensor) -> torch.Tensor:
+    """Convert oriented boxes (M, 5) for torchvision, whose angles are degrees, counterclockwise."""
+    return torch.cat([boxes[:, :4], -torch.rad2deg(boxes[:, 4:])], dim=1)
+
+
 def detection_values(values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Convert objects for torchvision's detection models and references, in which class 0 is the background.
 
     It adds ``area`` (M,) of the boxes in pixels, and ``iscrowd`` (M,) int64, which is 1 for objects that are
-    ``iscrowd`` or ``difficult``: pycocotools ignores both in an evaluation.
+    ``iscrowd`` or ``difficult``: pycocotools ignores both in an evaluation. Oriented boxes are `in_degrees`.
     """
     x1, y1, x2, y2 = values["boxes"].unbind(1)
-    added = {"labels": values["labels"] + 1, "area": (x2 - x1) * (y2 - y1)}
+    turned = {name: in_degrees(each) for name, each in values.items() if name == "oriented_boxes"}
+    added = turned | {"labels": values["labels"] + 1, "area": (x2 - x1) * (y2 - y1)}
     ignored = torch.zeros_like(added["labels"])
     for flag in IGNORED:
         if flag in values:

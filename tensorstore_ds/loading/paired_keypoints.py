@@ -98,8 +98,11 @@ def paired(values: dict[str, Any], field: ObjectsField, canvas: tuple[int, int])
     return {**values, **changed}
 
 
-def unpaired(result: Any) -> Any:
-    """Return a transform's result with the usual classes: `KeyPoints`, and tensors."""
+def unpaired(result: Any, *, in_degrees: bool) -> Any:
+    """Return a transform's result with the usual classes: `KeyPoints`, and tensors.
+
+    Unless they stay `in_degrees`, oriented boxes are in radians, clockwise, as in samples without a transform.
+    """
     parts = [result, *(result if isinstance(result, tuple | list) else ())]
     parts += [each for part in parts if isinstance(part, dict) for each in part.values()]
     for part in parts:
@@ -108,4 +111,7 @@ def unpaired(result: Any) -> Any:
                 part[name] = tv_tensors.KeyPoints(value.as_subclass(Tensor), canvas_size=value.canvas_size)
             elif isinstance(value, PairedVisibility):
                 part[name] = value.as_subclass(torch.Tensor)
+            elif not in_degrees and getattr(value, "format", None) == tv_tensors.BoundingBoxFormat.CXCYWHR:
+                boxes = value.as_subclass(torch.Tensor)
+                part[name] = torch.cat([boxes[:, :4], -torch.deg2rad(boxes[:, 4:])], dim=1)
     return result

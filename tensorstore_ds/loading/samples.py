@@ -409,13 +409,13 @@ class Samples(Dataset[Sample]):
         return {name: self.schema[name] for name in self.fields}
 
     def _finished(self, result: Sample) -> Sample:
-        """Return the result of a transform of whole samples, with keypoints in the form of `return_as`."""
+        """Return the result of a transform, with keypoints and oriented boxes in the form of `return_as`."""
         objects = of_kind(self._chosen, ObjectsField)
-        if not any("keypoints" in field.values for field in objects.values()):
+        if not any({"keypoints", "oriented_boxes"} & field.values.keys() for field in objects.values()):
             return result
         from tensorstore_ds.loading.paired_keypoints import unpaired  # `as_sample` has loaded torchvision
 
-        result = unpaired(result)
+        result = unpaired(result, in_degrees=self.return_as == "torchvision")
         if self.return_as == "torchvision" and isinstance(result, tuple) and isinstance(result[-1], dict):
             result[-1].update(visible_keypoints(result[-1]))
         return result
