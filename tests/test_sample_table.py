@@ -129,6 +129,17 @@ def test_labels_that_several_classes_can_apply_to(tmp_path: Path) -> None:
     assert pq.read_table(tmp_path / "t.parquet").column("labels").to_pylist() == [["a", "c"], [], None]
 
 
+@pytest.mark.parametrize("name", ["label-range--above", "label-range--object"])
+def test_labels_that_are_no_classes(name: str, tmp_path: Path) -> None:
+    with pytest.raises(tsds.FormatError, match=r"expected labels below \d, found \d"):
+        tsds.exporting.write_table(VALID.with_name("invalid") / f"{name}.tsds", tmp_path / "t.parquet")
+
+
+def test_objects_of_outlines_alone(tmp_path: Path) -> None:
+    store = VALID.with_name("invalid") / "polygon-range--half.tsds"  # whose polygons are not read
+    assert tsds.exporting.write_table(store, tmp_path / "t.parquet").left_out == {"objects.polygons": 1}
+
+
 def test_refusals(full: tsds.Store, tmp_path: Path) -> None:
     for place, message in (("t.csv", "expected a file that ends in .parquet"), ("full.tsds/t.parquet", "inside")):
         with pytest.raises(tsds.OptionError, match=message):
