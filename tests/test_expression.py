@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -288,3 +289,16 @@ def test_an_empty_column_can_be_calculated_with() -> None:
     empty = np.empty(0, np.int32)
     assert np.asarray(calculate(operator.mul, 2, empty)).shape == (0,)
     assert compare(operator.lt, calculate(operator.add, empty, empty), 5).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("name", "where"),
+    [
+        ("checksum--first", "label != 'a'"),
+        ("label-range--object", "'a' in classes"),
+        ("label-range--object-negative", "'a' in classes"),
+    ],
+)
+def test_labels_that_are_no_classes(name: str, where: str, tmp_path: Path) -> None:
+    with pytest.raises(tsds.FormatError, match=r"expected labels in \[-?\d, \d\), found"):
+        tsds.editing.filter_store(VALID.with_name("invalid") / f"{name}.tsds", tmp_path / "f.tsds", where)

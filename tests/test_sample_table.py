@@ -131,7 +131,7 @@ def test_labels_that_several_classes_can_apply_to(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["label-range--above", "label-range--object"])
 def test_labels_that_are_no_classes(name: str, tmp_path: Path) -> None:
-    with pytest.raises(tsds.FormatError, match=r"expected labels below \d, found \d"):
+    with pytest.raises(tsds.FormatError, match=r"expected labels in \[.*, \d\), found \d to \d"):
         tsds.exporting.write_table(VALID.with_name("invalid") / f"{name}.tsds", tmp_path / "t.parquet")
 
 

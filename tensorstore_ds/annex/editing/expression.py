@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.numbers import calculate, compare, negative
-from tensorstore_ds.errors import OptionError, one_line
+from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
 from tensorstore_ds.format.kinds import ImageField, KeyField, ObjectsField, SizeField
 from tensorstore_ds.format.kinds.base import Field
+from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.options import meant
-from tensorstore_ds.reading.columns import Column as StoredColumn, RaggedColumn
+from tensorstore_ds.reading.columns import RaggedColumn
 from tensorstore_ds.reading.store import Split
 
 _LONGEST = 4096  # characters of a condition
@@ -179,7 +180,7 @@ def columns(split: Split) -> dict[str, Column]:
     found: dict[str, Column] = {}
     for name, field in split.fields.items():
         if field.joins_classes and not field.class_value:
-            found[name] = partial(_named, split[name], field)
+            found[name] = partial(_named, split, name)
         elif field.is_number:
             found[name] = partial(_numbers, split, name)
     sizes = split.first(SizeField)
@@ -191,14 +192,26 @@ def columns(split: Split) -> dict[str, Column]:
         table, field = split.table(things), split.fields[things]
         found["objects"] = partial(_counts, table)
         if field.classes and "labels" in table.values:
-            found["classes"] = partial(_named, table, field)
+            found["classes"] = partial(_named, split, things)
     return found
 
 
-def _named(stored: StoredColumn | RaggedColumn, field: Field, start: int, stop: int) -> Values:
+def class_rows(split: Split, name: str, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64] | None, NDArray[np.int64]]:
+    """`Field.class_rows` of some rows of a field; raises `FormatError` for a number that is none of its classes."""
+    field = split.fields[name]
+    owners, labels = field.class_rows(split[name].take(rows))
+    least, count = UNLABELLED if owners is None else 0, len(field.classes)
+    if labels.size and not least <= labels.min() <= labels.max() < count:
+        where = "/".join(filter(None, (split.name, name, field.class_value)))
+        message = f"expected labels in [{least}, {count}), found {labels.min()} to {labels.max()}."
+        raise FormatError(Problem(where, "label-range", message), "Convert again.")
+    return owners, labels
+
+
+def _named(split: Split, name: str, start: int, stop: int) -> Values:
     """The class name of each row, or a set of them."""
-    owners, numbers = field.class_rows(stored.take(np.arange(start, stop)))
-    names = np.array([*field.classes, ""], object)[numbers]  # -1 is the last one
+    owners, numbers = class_rows(split, name, np.arange(start, stop))
+    names = np.array([*split.fields[name].classes, ""], object)[numbers]  # -1 is the last one
     if owners is None:
         return np.asarray(names)
     edges = owners.searchsorted(np.arange(start + 1, stop) - start)

@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from tensorstore_ds.annex.csv_files import csv_text
 from tensorstore_ds.annex.editing.edit import row_group
+from tensorstore_ds.annex.editing.expression import class_rows
 from tensorstore_ds.annex.editing.fold_numbers import Ints, Members, divide_groups, divide_rows
 from tensorstore_ds.conversion.crops import SOURCE_BOX
 from tensorstore_ds.conversion.groups import DUPLICATES, FOLDER
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.plan import key_hashes
 from tensorstore_ds.durable import write_file, writing
-from tensorstore_ds.errors import FormatError, OptionError, Problem, one_line
+from tensorstore_ds.errors import OptionError, one_line
 from tensorstore_ds.format.kinds import KeyField, TextField
 from tensorstore_ds.format.kinds.base import Field
 from tensorstore_ds.format.kinds.label import UNLABELLED
@@ -271,13 +272,7 @@ class _Classes:
             raise unknown_name(f"`stratify`: split {split.name}", "field", name, split.fields)
         field = split.fields[name]
         if _has_classes(field):
-            owners, labels = field.class_rows(split[name].take(rows))
-            least, count = UNLABELLED if owners is None else 0, len(field.classes)
-            if labels.size and not least <= labels.min() <= labels.max() < count:
-                where = "/".join(filter(None, (split.name, name, field.class_value)))
-                message = f"expected labels in [{least}, {count}), found {labels.min()} to {labels.max()}."
-                raise FormatError(Problem(where, "label-range", message), "Convert again.")
-            return cls(field.classes, owners, labels)
+            return cls(field.classes, *class_rows(split, name, rows))
         possible = [each for each, found in split.fields.items() if _has_classes(found)]
         advice = f"Use {' or '.join(possible)}." if possible else "Divide the split without it."
         raise OptionError(

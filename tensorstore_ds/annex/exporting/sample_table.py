@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.annex.editing.edit import chosen_splits
-from tensorstore_ds.annex.editing.expression import columns as known_columns
+from tensorstore_ds.annex.editing.expression import class_rows, columns as known_columns
 from tensorstore_ds.annex.exporting.export import ExportSummary
 from tensorstore_ds.conversion.partial import check_new
 from tensorstore_ds.durable import replacing
-from tensorstore_ds.errors import FormatError, OptionError, Problem
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import (
     ImageField,
     KeyField,
@@ -155,35 +155,29 @@ def _texts(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
 
 
 def _labels(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
-    return _class_names(pa, np.asarray(split[name][start:stop]), split, name)
+    return _class_names(pa, class_rows(split, name, np.arange(start, stop))[1], split.fields[name].classes)
 
 
-def _class_names(pa: Any, numbers: NDArray[Any], split: Split, name: str) -> Any:
-    """Names of the classes of a field; null for -1."""
-    classes = split.fields[name].classes
-    if (largest := numbers.max(initial=-1)) >= len(classes):
-        problem = Problem(
-            f"{split.name}/{name}", "label-range", f"expected labels below {len(classes)}, found {largest}."
-        )
-        raise FormatError(problem, "Copy the store again.")
+def _class_names(pa: Any, numbers: NDArray[Any], classes: tuple[str, ...]) -> Any:
+    """Names of classes; null for -1."""
     indices = pa.array(numbers.astype(np.int64), mask=numbers < 0)
     return pa.DictionaryArray.from_arrays(indices, pa.array(classes, pa.string())).cast(pa.string())
 
 
 def _several(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
     """Lists of the classes that apply; null if this is not known of any."""
-    stored = np.asarray(split[name][start:stop])
-    owners, numbers = split.fields[name].class_rows(stored)
+    stored, field = np.asarray(split[name][start:stop]), split.fields[name]
+    owners, numbers = field.class_rows(stored)
     offsets = np.searchsorted(np.asarray(owners), np.arange(len(stored) + 1))
     unknown = pa.array((stored < 0).all(axis=1))
-    return _list_array(pa, offsets, _class_names(pa, numbers, split, name), mask=unknown)
+    return _list_array(pa, offsets, _class_names(pa, numbers, field.classes), mask=unknown)
 
 
 def _objects(pa: Any, name: str, split: Split, start: int, stop: int) -> Any:
     """Lists of structs."""
     found, field = split.table(name).take(np.arange(start, stop)), split.fields[name]
     values = {
-        _OF_ONE.get(value, value): _class_names(pa, np.asarray(each), split, name)
+        _OF_ONE.get(value, value): _class_names(pa, class_rows(split, name, np.arange(start, stop))[1], field.classes)
         if value == field.class_value
         else _lists(pa, np.asarray(each))
         for value, each in found.values.items()
