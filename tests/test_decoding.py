@@ -155,6 +155,16 @@ def test_a_damaged_image_is_named_or_replaced(tmp_path):
     assert [label for batch in tsds.DataLoader(dataset, 2) for label in batch["label"].tolist()] == labels  # determined
 
 
+def test_replacements_in_a_mixture_have_their_own_rows(tmp_path):
+    path = damaged(tmp_path / "s.tsds", [2, 4], 6)
+    whole = tsds.StoreDataset(path, on_error="replace")
+    chosen = [5, 2, 0, 4]
+    batch = tsds.MixedDataset([whole, whole.subset(chosen)]).gather(range(10))
+    of_rows = [*range(6), *chosen]
+    assert [of_rows[row] for row in batch.rows] == batch.columns["label"].tolist()
+    assert (batch.rows < 6).tolist() == [True] * 6 + [False] * 4 and (batch.rows != np.arange(10)).sum() == 4
+
+
 def test_replacing_ends_where_all_images_are_damaged(tmp_path):
     dataset = tsds.StoreDataset(damaged(tmp_path / "s.tsds", range(7), 8), on_error="replace")
     for seed in range(6):

@@ -237,8 +237,10 @@ class MixedDataset(Samples):
             part, start = self.parts[number], int(self._starts[number])
             places.append(np.flatnonzero(owners == number))
             batch = part.gather(rows[places[-1]] - start, pool, draw, fields=names)
-            if part.rows is None:
-                rows[places[-1]] = batch.rows + start  # replacements of damaged samples have other rows
+            if part.on_error == "replace":  # replacements of damaged samples have other rows
+                for i in np.flatnonzero(batch.rows != part._store_rows(rows[places[-1]] - start)):
+                    row = batch.rows[i] if part.rows is None else np.flatnonzero(part.rows == batch.rows[i])[0]
+                    rows[places[-1][i]] = row + start
             maps = self._maps[number]
             columns = {
                 each: _with_classes(batch.columns[each], maps.get(name), self._fields.get(name))
