@@ -179,6 +179,7 @@ def test_a_dry_run_says_why_no_sample_can_be_read(tmp_path):
     write_folders(tmp_path / "in")
     with pytest.raises(tsds.SourceError, match=r"images/0.png \(mask\): expected pixels in \[0, 1\) or 255, found 1"):
         tsds.estimate(tmp_path / "in", options)
+    assert tsds.estimate(tmp_path / "in", classes=("ground", "square")).rows == {"train": 4}
 
 
 @pytest.mark.parametrize("classes", [None, ("ground", "square")])
