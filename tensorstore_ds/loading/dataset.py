@@ -115,11 +115,12 @@ class StoreDataset(Samples):
         decode: plan that crops and resizes images before they are decoded. It is a `RandomResizedCrop`, `RandomCrop`,
             `CenterCrop`, `Resize`, `Letterbox`, `Pad`, `RandomHorizontalFlip`, or a `Compose` of these. Only the part
             of an image that is needed is decoded. Boxes, keypoints and masks are transformed with it. Random steps
-            depend on (their seed, epoch, row). With other loaders than this library's, call `set_epoch`. A list of
-            plans creates several views of each image, one for each plan. Samples then have ``image_0``, ``image_1`` and
-            so on instead of ``image``, and tuples begin with them. Each file is read once. View 0 uses the random
-            numbers of its plan alone. The other views also use their number, so that two equal plans differ. Objects
-            and masks are placed in each view, as ``objects_0``, ``mask_0`` and so on.
+            depend on (their seed, epoch, row). With other loaders than this library's, and inside of another data set,
+            such as torch's `ConcatDataset`, call `set_epoch`. A list of plans creates several views of each image, one
+            for each plan. Samples then have ``image_0``, ``image_1`` and so on instead of ``image``, and tuples begin
+            with them. Each file is read once. View 0 uses the random numbers of its plan alone. The other views also
+            use their number, so that two equal plans differ. Objects and masks are placed in each view, as
+            ``objects_0``, ``mask_0`` and so on.
         on_error: how to treat an image that cannot be decoded. ``raise`` raises a `SourceError` with the name of the
             sample. ``replace`` takes a random other sample, which depends on (seed, epoch, row), and counts it in
             `replaced`. If 64 such samples are also damaged, the error is raised.
