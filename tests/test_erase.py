@@ -603,6 +603,8 @@ def test_what_is_refused(tmp_path: Path) -> None:
         ({"rows": {"test": [1]}}, "expected splits of train, val, found 'test'"),
         ({"rows": {"train": [14]}}, "expected rows of train from 0 to 13 to erase, found 14"),
         ({"rows": {"train": [-1]}}, "expected rows of train from 0 to 13 to erase, found -1"),
+        ({"rows": {"train": np.arange(14) > 9}}, "whole numbers, the rows of train to erase, found False. For a mask"),
+        ({"rows": {"train": [1.0]}}, "whole numbers, the rows of train to erase, found 1.0"),
         ({"rows": {"train": []}}, "expected samples to erase, found none"),
         ({"keys": []}, "expected samples to erase, found none"),
         ({"keys": [key("val", 1), "zz", "yy"]}, "found 2 that no sample has: 'yy', 'zz'. Nothing was erased."),

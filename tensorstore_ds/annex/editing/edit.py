@@ -440,7 +440,11 @@ def chosen_splits(store: Store, splits: Collection[str] | None) -> list[str]:
 
 def listed_rows(split: Split, listed: Mapping[str, Sequence[int]], purpose: str) -> NDArray[np.int64]:
     """The listed rows of a split; raises `OptionError` for a missing row, with a `purpose` such as "leave out"."""
-    rows = list(listed.get(split.name, ()))
+    given: Any = listed.get(split.name, ())
+    rows = given.tolist() if hasattr(given, "tolist") else list(given)
+    if wrong := [row for row in rows if isinstance(row, bool | float | np.bool_ | np.floating)]:
+        found = f"{wrong[0]}. For a mask use numpy.flatnonzero(mask)."
+        raise OptionError(f"expected whole numbers, the rows of {split.name} to {purpose}, found {found}")
     if beyond := [row for row in rows if not 0 <= row < len(split)]:
         raise OptionError(
             f"expected rows of {split.name} from 0 to {len(split) - 1:,} to {purpose}, found {beyond[0]:,}. "
