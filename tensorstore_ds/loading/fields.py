@@ -186,10 +186,10 @@ def as_sample(
         sample[objects] = {**detection_values(sample[objects]), "image_id": row}
         if not wrap:
             sample[objects] |= visible_keypoints(sample[objects])
-    chosen = {name: fields[name] for name in sample} if wrap or return_as != "dict" else {}
-    canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
-    for name, field in of_kind(chosen, ObjectsField).items():
+    moved = objects is not None and (wrap or return_as != "dict")
+    for name, field in of_kind({name: fields[name] for name in sample}, ObjectsField).items() if moved else ():
         wrapped = sample[name] = dict(sample[name])
+        canvas = tuple(sample["image"].shape[-2:]) if "image" in sample else (0, 0)
         if "boxes" in wrapped:
             wrapped["boxes"] = tv_tensors.BoundingBoxes(wrapped["boxes"], format="XYXY", canvas_size=canvas)
         if "oriented_boxes" in wrapped and (wrap or return_as == "torchvision"):
@@ -210,7 +210,7 @@ def as_sample(
             sample[name] = tv_tensors.Image(sample[name])
         elif return_as == "torchvision":
             sample[name] = detection_image(sample[name])
-    for name in of_kind(chosen, MaskField) if wrap else ():
+    for name in of_kind({name: fields[name] for name in sample}, MaskField) if wrap else ():
         sample[name] = tv_tensors.Mask(sample[name])
     if return_as == "dict":
         return sample
