@@ -413,3 +413,12 @@ def test_a_list_keeps_the_keys_of_its_samples(tmp_path: Path, workers: int) -> N
     ):
         with pytest.raises(tsds.SourceError, match=message):
             tsds.convert(wrong, tmp_path / "wrong.tsds", workers=workers)
+
+
+def test_numbers_of_classes_beside_objects(tmp_path: Path) -> None:
+    objects = {"boxes": BOXES, "labels": [0, 1]}
+    samples = [{"image": GRAY, "labels": np.array(row), "objects": objects} for row in ([1, 0, -1], [0, 1, 1])]
+    tsds.convert(samples, tmp_path / "o.tsds", classes=("a", "b", "c"), workers=0)
+    split = tsds.open(tmp_path / "o.tsds")["train"]
+    assert split["labels"][:].tolist() == [[1, 0, -1], [0, 1, 1]]
+    assert (split.fields["labels"].kind, split.fields["labels"].classes) == ("labels", ("a", "b", "c"))
