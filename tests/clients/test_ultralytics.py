@@ -8,6 +8,7 @@ import math
 import pickle
 import random
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -216,7 +217,12 @@ def test_workers(make: Make, context: str) -> None:
     loader = build_dataloader(dataset, 4, workers=2, shuffle=False)
     assert loader.num_workers > 0
     object.__setattr__(loader, "multiprocessing_context", context)
-    batches = list(loader)
+    batches, deadline = list(loader), time.monotonic() + 60
+    # Workers load the next epoch already. torch may abort one that is ended while a thread of its queue sends.
+    while loader.iterator._worker_result_queue.qsize() < loader.iterator._tasks_outstanding:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(0.5)
     loader.close()
     expected = list(build_dataloader(dataset, 4, workers=0, shuffle=False))
     assert len(batches) == len(expected) == 3
