@@ -226,8 +226,10 @@ class SampleReader:
     def _labels_field(self, parts: Parts, classes: tuple[str, ...]) -> LabelsField | None:
         """The field of several classes per sample, if the sample has them."""
         array = _numbers_of_classes(parts)
-        is_named = "labels" in parts.arrays and array is not None and array.shape == (len(classes),)
-        if parts.labels is None and (array is None or not classes or (parts.has_classes and not is_named)):
+        beside_objects = parts.label is None and parts.mask is None and "labels" in parts.arrays
+        is_row = array is not None and array.shape == (len(classes),) and np.isin(array, (NOT_KNOWN, 0, 1)).all()
+        of_others = parts.has_classes and not (beside_objects and is_row)
+        if parts.labels is None and (array is None or not classes or of_others):
             return None  # the classes are those of something else
         is_meant = parts.labels is not None or (array is not None and array.shape == (len(classes),))
         if "labels" not in parts.arrays and not (is_meant and self.options.classes is not None):
