@@ -127,7 +127,7 @@ def _columns(pa: Any, fields: Mapping[str, Field], left_out: Counter[str]) -> It
         column = name if name not in (*_FIRST, *sides) else f"{name}_field"
         if isinstance(field, ObjectsField):
             left_out.update(f"{name}.{value}" for value in field.ragged)
-            if field.values.keys() == {*field.ragged}:  # of which no member of a struct would be left
+            if field.values.keys() == {*field.ragged}:  # a struct would have no members
                 continue
         if type(field) in _ARRAYS:
             yield column, partial(_ARRAYS[type(field)], pa, name)

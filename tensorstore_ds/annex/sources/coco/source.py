@@ -197,7 +197,7 @@ class CocoSource(Source):
         above = is_file(path) and self._root.name == "annotations"
         self.images = options.images or (self._root.parent if above else self._root)
         self._jsons: dict[str, tuple[str, str]] = {}  # by split, those of the objects and of the captions
-        self._labels: dict[str, dict[Id, int]] = {}  # by file, those of the ids of categories
+        self._labels: dict[str, dict[Id, int]] = {}  # label of each category, by file
         self._points: dict[str, dict[Id, tuple[int, ...]]] = {}  # the places of a category's keypoints
         self._keypoints = 0
         self._values: tuple[str, ...] = ()
