@@ -302,6 +302,12 @@ def test_roboflow_writes_images_masks_and_classes_into_one_folder(tmp_path):
     np.testing.assert_array_equal(converted(tmp_path)[0]["valid"]["mask"][0], mask)
 
 
+def test_a_list_of_roboflow_that_is_of_images_names_no_classes_of_masks(tmp_path):
+    expected = scan(write_folders(tmp_path)).contents.fields
+    write(tmp_path, {"_classes.csv": "filename, cat\n0.png, 1\n1.png, 0\n"})
+    assert scan(tmp_path).contents.fields == expected
+
+
 def test_folders_of_those_names_with_other_files_are_classes(tmp_path):
     write_folders(tmp_path)
     (tmp_path / "masks").rename(tmp_path / "labels")

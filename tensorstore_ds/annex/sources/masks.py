@@ -155,8 +155,9 @@ class MaskSource(Source):
             if named is None and (listed := self._beside(folders.masks, name)) is not None:
                 self.ledger.use(listed)
                 named = tuple(each for each in read_classes(listed) if each != _IGNORED_NAME)
-                if name == _ROBOFLOW:  # 0, background
-                    named = tuple(each.partition(",")[2].strip() for each in named[1:])
+                if name == _ROBOFLOW:  # Pixel Value, Class; or of images, with other columns
+                    is_of_masks = bool(named) and named[0].lower().startswith("pixel value")
+                    named = tuple(each.partition(",")[2].strip() for each in named[1:]) if is_of_masks else None
         if named is None and (labelmap := self._beside(folders.masks, _LABELMAP)) is not None:
             self.ledger.use(labelmap)
             labels = _labels(labelmap)
