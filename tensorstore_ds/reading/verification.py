@@ -45,7 +45,7 @@ T = TypeVar("T")
 #: Number of bytes read at a time.
 _READ_NBYTES = 8 * 1024**2
 #: A file of a shard or a list of skipped samples, as an interrupted command leaves some that no root lists.
-_INTERRUPTED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped(\.jsonl|-rest)")
+INTERRUPTED = re.compile(r"[^/]+/[0-9]{5}(\.partial)?/|skipped(\.jsonl|-rest)")
 _NOT_ZERO = "expected the last chunk to be filled up with zeros, found other bytes."
 
 
@@ -166,7 +166,7 @@ def listed_files(files: StoreFiles) -> tuple[dict[str, File], list[Problem]]:
         if path not in listed and path != "zarr.json" and not path.startswith(tuple(unknown)):
             advice = (
                 "Run the tsds append, update, add, erase or drop again that was interrupted, or remove it."
-                if _INTERRUPTED.match(path)
+                if INTERRUPTED.match(path)
                 else "Remove it."
             )
             problems.append(Problem(path, "unlisted-file", f"this file is not listed. {advice}"))

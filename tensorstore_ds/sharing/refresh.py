@@ -14,18 +14,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tensorstore_ds.durable import exchange, linked, locked_folder, partial_of, sync, unsynced
+from tensorstore_ds.durable import exchange, linked, locked_folder, sync, unsynced
 from tensorstore_ds.errors import ConversionError, FormatError, OptionError, Problem, StoreExistsError
 from tensorstore_ds.format.history import states_of, steps_of
 from tensorstore_ds.format.manifest import File, Manifest, shard_path
 from tensorstore_ds.format.root import parse_root
-from tensorstore_ds.format.schema import SIGNATURE
 from tensorstore_ds.reading.checks import check_data_files
 from tensorstore_ds.reading.mirror_file import sha256_of
 from tensorstore_ds.reading.packed_files import find_files
 from tensorstore_ds.reading.store import Store
 from tensorstore_ds.reading.store_files import open_file, shards_of
-from tensorstore_ds.reading.verification import verify as verify_store
+from tensorstore_ds.reading.verification import INTERRUPTED, listed_files, verify as verify_store
 from tensorstore_ds.sharing.receiving import Pull
 from tensorstore_ds.sharing.transfer import Transfer
 
@@ -95,12 +94,13 @@ def _check_parts(store: Store, copying: Pull) -> None:
         advice = "Give the same as when it was copied, or choose another path."
         found = f"one {'with' if lost else 'without'} {min(lost or more)}"
         raise OptionError(f"{out}: expected a copy of these splits and fields, found {found}. {advice}")
-    known = {"zarr.json", SIGNATURE, *before.splits, *(name for name in before.files if "/" not in name)}
-    for entry in list(os.scandir(out)):
-        is_link = entry.is_symlink() and entry.name in before.splits
-        if is_link or entry.name not in {*known, *(partial_of(Path(name)).name for name in known)}:
-            what = "a link" if is_link else "something else"
-            raise OptionError(f"{entry.path}: expected files of the store, found {what}. Move it away.")
+    listed, problems = listed_files(find_files(out))
+    shards = tuple(f"{folder}/" for _, _, folder, _ in shards_of(before))
+    for name in (problem.where for problem in problems if problem.reason == "unlisted-file"):
+        is_left = INTERRUPTED.match(name) and not name.startswith(shards)  # by a killed process, or for old readers
+        if not is_left and name.removesuffix(".partial") not in {*listed, "zarr.json"}:
+            what = "a link" if (out / name).is_symlink() else "something else"
+            raise OptionError(f"{out / name}: expected files of the store, found {what}. Move it away.")
 
 
 def _own_files(store: Store) -> dict[File, str]:

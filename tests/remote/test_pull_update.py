@@ -212,7 +212,7 @@ def test_a_damaged_store_leaves_the_copy(grown: tuple[Path, str], tmp_path: Path
     assert files_of(out) == before and tsds.verify(out) == []
 
 
-@pytest.mark.parametrize("what", ["link", "file", "copy is a link"])
+@pytest.mark.parametrize("what", ["link", "notes.txt", "train/notes.txt", "train/00000/image/x", "copy is a link"])
 def test_what_is_not_of_the_store_is_left_alone(grown: tuple[Path, str], tmp_path: Path, what: str) -> None:
     path, _ = grown
     out, precious = tmp_path / "copy.tsds", tmp_path / "precious"
@@ -223,15 +223,15 @@ def test_what_is_not_of_the_store_is_left_alone(grown: tuple[Path, str], tmp_pat
     (precious / "00000" / "x").write_text("mine")
     if what == "link":
         (out / "val").symlink_to(precious)
-    elif what == "file":
-        (out / "notes.txt").write_text("mine")
+    elif what != "copy is a link":
+        (out / what).write_text("mine")
     else:
         out.rename(tmp_path / "elsewhere.tsds")
         out.symlink_to(tmp_path / "elsewhere.tsds")
-    before = files_of(precious)
+    before = files_of(precious), files_of(out)
     with pytest.raises(tsds.OptionError, match=r"expected (files of the store|the folder of a copy)"):
         tsds.pull(path, out, update=True)
-    assert files_of(precious) == before and len(tsds.open(out)["train"]) == ROWS
+    assert (files_of(precious), files_of(out)) == before and len(tsds.open(out)["train"]) == ROWS
 
 
 def test_own_changes_of_a_part_are_kept(
