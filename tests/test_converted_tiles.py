@@ -263,6 +263,19 @@ def test_wrong_boxes_are_told_of_once(tmp_path: Path) -> None:
     assert whole.rows == {"train": 6}
 
 
+@pytest.mark.parametrize("good", [[], [[33, 2, 50, 6]]])
+def test_wrong_boxes_of_images_whose_first_tile_is_empty(tmp_path: Path, good: list[list[float]]) -> None:
+    source = labelled(tmp_path / "s", shapes(*good, [100, 5, 120, 9]), shapes([2, 2, 20, 6]))
+    options: dict[str, Any] = {"cut": ImageTiles(32, overlap=0, empty=0), "workers": 0}
+    with pytest.raises(SourceError, match=rf"0\.png: object {len(good) + 1} of .* lies outside"):
+        tsds.convert(source, tmp_path / "o.tsds", **options)
+    skipped = tsds.convert(source, tmp_path / "o.tsds", on_error="skip", **options)
+    assert (skipped.skipped, skipped.rows, skipped.skipped_boxes) == ({"box-outside": 1}, {"train": 1 + len(good)}, 1)
+    assert tsds.estimate(source, on_error="skip", **options).rows == skipped.rows
+    whole = tsds.convert(source, tmp_path / "p.tsds", on_error="skip-image", **options)
+    assert (whole.skipped, whole.rows) == ({"box-outside": 1}, {"train": 1})
+
+
 def test_images_that_cannot_be_read(tmp_path: Path) -> None:
     source = folder(tmp_path / "s")
     (source / "x/bad.png").write_bytes(b"\x89PNG\r\n\x1a\nno")

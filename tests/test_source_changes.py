@@ -12,6 +12,7 @@ import tensorstore_ds as tsds
 from labelling_files import npy, write
 from stores import contents, interrupted, png_bytes
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.values import Fit, ImageTiles, ObjectCrops
 
 PIXELS, LABELS = np.arange(180, dtype=np.uint8).reshape(6, 6, 5), np.arange(6) % 2
 IMAGES = {f"{i}.png": png_bytes(image) for i, image in enumerate(PIXELS)}
@@ -51,5 +52,24 @@ def test_a_change_is_noticed(tmp_path: Path, format: str, name: str, changed: st
     time.sleep(0.02)  # file systems have clocks of their own, which are coarse
     write(source, {name: changed} if name else {})
     assert tsds.convert(source, tmp_path / "s.tsds", options).resumed == resumed
+    tsds.convert(source, tmp_path / "fresh.tsds", options)
+    assert contents(tmp_path / "s.tsds") == contents(tmp_path / "fresh.tsds")
+
+
+@pytest.mark.parametrize(
+    ("cut", "size", "changed"),
+    [
+        (ImageTiles((3, 5), overlap=0), (3, 5), LINES.replace("2.png,0,", "2.png,1,")),
+        (ObjectCrops(), (6, 5), LINES.replace("2.png,0,1", "2.png,0,2")),
+    ],
+)
+def test_a_change_of_a_list_is_noticed_in_parts_of_images(
+    tmp_path: Path, cut: ImageTiles | ObjectCrops, size: tuple[int, int], changed: str
+) -> None:
+    options = ConvertOptions(workers=0, shard_nbytes=64, cut=cut, fit=Fit(size))  # parts of two images
+    source = write(tmp_path / "src", SOURCES["list"])
+    interrupted(source, tmp_path / "s.tsds", 12 * 15 // (size[0] * size[1]), options)
+    write(source, {"l.csv": changed})
+    assert tsds.convert(source, tmp_path / "s.tsds", options).resumed == 1
     tsds.convert(source, tmp_path / "fresh.tsds", options)
     assert contents(tmp_path / "s.tsds") == contents(tmp_path / "fresh.tsds")

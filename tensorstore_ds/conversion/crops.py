@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from bisect import bisect_right
@@ -52,12 +53,17 @@ class OpenImage:
 
 
 class PartSource(AroundSource):
-    """Samples are parts of the images of another source; a reference ends with ``\\0`` and the number of the image."""
+    """Samples are parts of the images of another source.
+
+    A reference ends with ``\\0`` and the number of the image, followed by a digest of the image's own reference if that
+    holds annotations: a finished shard with other ones is not used again.
+    """
 
     def __init__(self, source: Source, options: ConvertOptions) -> None:
         super().__init__(source)
         self.has_parts, self._options = True, options
         self._images: list[tuple[int, str, Any]] = []  # the first image of each split, its name, and its references
+        self._problems: list[Problem] = []  # of the scan
         self._last: tuple[tuple[int, int], OpenImage] | None = None  # the last image, its number and its process
 
     def _parts(self, split: str, reference: Reference) -> Sequence[str]:
@@ -71,7 +77,8 @@ class PartSource(AroundSource):
         """The contents with the references of all parts, and the number of parts of each image of each split."""
         splits: dict[str, PackedStrings] = {}
         counts: dict[str, list[int]] = {}
-        problems, number = list(contents.problems), 0
+        problems, number = self._problems, 0
+        problems += contents.problems
         for split, listed in contents.splits.items():
             self._images.append((number, split, listed))
             references, counts[split] = PackedStrings(), []
@@ -79,8 +86,9 @@ class PartSource(AroundSource):
                 parts: Sequence[str] = ()
                 with noted(problems), quiet_pillow():
                     parts = self._parts(split, own)
-                key = self._source.key(split, own)
-                references.extend(f"{key}\0{part}\0{number}" for part in parts)
+                key, known = self._source.key(split, own), str(own).encode("utf-8", "surrogateescape")
+                end = f"{number} {hashlib.blake2b(known, digest_size=8).hexdigest()}" if b"\0" in known else f"{number}"
+                references.extend(f"{key}\0{part}\0{end}" for part in parts)
                 counts[split].append(len(parts))
                 number += 1
             if references:
@@ -122,7 +130,7 @@ class PartSource(AroundSource):
 
 
 def _number(reference: Reference) -> int:
-    return int(str(reference).rpartition("\0")[2])
+    return int(str(reference).rpartition("\0")[2].partition(" ")[0])
 
 
 class CropSource(PartSource):

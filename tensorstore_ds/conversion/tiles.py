@@ -61,8 +61,9 @@ class TileSource(PartSource):
         if objects is not None:
             how: Any = {"annotation": sample.annotation, "is_tile": True}
             objects, found = place_objects(sample.key, objects, image.size, placement, **how)
-            # Wrong boxes are reported once, with the first tile, unless they exclude the whole image.
-            problems += found if (y, x) == (0, 0) or self._options.on_error == "skip-image" else ()
+            # Wrong boxes are reported once, by the scan or with the first tile, unless they exclude the whole image.
+            is_told = (y, x) != (0, 0) or self._cut.empty < 1
+            problems += found if not is_told or self._options.on_error == "skip-image" else ()
         masks = {
             name: resize_nearest(mask, placement, self._masks[name].ignored or 0) for name, mask in image.masks.items()
         }
@@ -102,6 +103,9 @@ class TileSource(PartSource):
         corners = tile_corners([image.size], self._size, shares)[:, 1:]
         if self._cut.empty < 1:
             corners = corners[self._is_chosen(image, corners)]
+            if not len(corners) or self._options.on_error != "skip-image":  # else each tile reports them
+                sample = image.sample
+                self._problems += place_objects(sample.key, image.objects or {}, image.size, None, sample.annotation)[1]
         return [f"{y},{x}" for y, x in corners.tolist()]
 
     def _is_chosen(self, image: OpenImage, corners: NDArray[np.int64]) -> NDArray[np.bool_]:
