@@ -1,5 +1,6 @@
 """Conversions end to end: what is stored, what is refused and how, what survives an interruption."""
 
+import contextlib
 import json
 import os
 import re
@@ -246,6 +247,21 @@ def test_too_little_room_is_said_beforehand(folders, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=100))
     with pytest.raises(tsds.errors.ConversionError, match=r"free on this disk, found 100 B\. .*smaller `size`"):
         tsds.convert(folders, tmp_path / "s.tsds", FAIL)
+
+
+def test_room_for_the_shards_that_are_missing_is_enough(folders, tmp_path, monkeypatch):
+    options = ConvertOptions(fit=tsds.Fit((6, 5)), shard_nbytes=60, workers=0)  # two images
+    interrupted(folders, tmp_path / "s.tsds", 6, options)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=13 * 30))
+    assert tsds.convert(folders, tmp_path / "s.tsds", options).resumed == 2
+
+
+def test_a_file_of_the_far_future(folders, tmp_path):
+    for path in folders.rglob("*.png"):
+        with contextlib.suppress(OverflowError, OSError):  # its file system may have no such time
+            os.utime(path, (0, 1e10))
+    assert sum(tsds.convert(folders, tmp_path / "s.tsds", FAIL).rows.values())
 
 
 class Deadly(Samples):

@@ -330,13 +330,16 @@ def raw_path(folder: Path, array: str) -> Path:
 
 
 def identities(paths: Iterable[str | Path]) -> bytes:
-    """Inode, size, and times of change in nanoseconds of each file, to detect changes; zeros if it is missing."""
+    """Inode, size, and times of change in nanoseconds of each file, to detect changes; zeros if it is missing.
+
+    Of numbers that need more than 63 bits, as some file systems have them, these are the lowest ones.
+    """
     numbers = array("q")
     for path in paths:
         try:
             status = status_of(path)
-            inode = status.st_ino & 0x7FFF_FFFF_FFFF_FFFF  # some file systems use all 64 bits
-            numbers.extend((inode, status.st_size, status.st_mtime_ns, status.st_ctime_ns))
+            found = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            numbers.extend(number & 0x7FFF_FFFF_FFFF_FFFF for number in found)
         except OSError:  # reading it will say why
             numbers.extend((0, 0, 0, 0))
     return numbers.tobytes()

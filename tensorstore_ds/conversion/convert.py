@@ -202,7 +202,8 @@ class _Conversion:
         now()  # a time that cannot be used is refused before the work
         with one_line_for_failures(self._build.out), self._build as build:
             self._notify(Progress("scan", 0, 0))
-            prepared = prepare(source, options, out=build.out, is_part=self._check is not None)
+            room = None if build.finished_names() else build.out  # their room is taken; `make` asks for the rest
+            prepared = prepare(source, options, out=room, is_part=self._check is not None)
             for note in (*prepared.contents.notes, *prepared.notes):
                 build.note(note)
             self._common = identities(source.common_files())
