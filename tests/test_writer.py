@@ -498,6 +498,20 @@ def test_other_options_than_before_are_refused(out):
     assert Calls().write(out, license="CC0-1.0").resumed == 2
 
 
+def test_other_images_before_those_of_finished_shards(tmp_path, out):
+    with pytest.raises(KeyboardInterrupt):
+        Calls().write(out, stop=5)
+    larger = {"key": "v", "image": np.zeros((50, 50), np.uint8), "label": 0}
+    message = "expected an image of 50x50x1 uint8 like the first one, found 6x5x1"
+    with (
+        pytest.raises(tsds.SourceError, match=message),
+        tsds.Writer(out, classes=CLASSES, shard_nbytes=SMALL) as writer,
+    ):
+        writer.extend("val", [larger])
+        writer.extend("train", digits())
+    assert write(out, digits()).resumed == 2
+
+
 def test_a_split_that_is_not_written_any_more_leaves_nothing(tmp_path, out):
     stopped(out, digits(), "old")
     write(out, digits())

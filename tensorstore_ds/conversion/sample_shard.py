@@ -72,12 +72,15 @@ class SampleFormat:
         self.rows = rows
         return rows
 
-    def adopt(self, shard: FinishedShard) -> None:
-        """Take the format from a shard of an interrupted run."""
+    def adopt(self, shard: FinishedShard) -> bool:
+        """Take the format from a shard of an interrupted run; returns False if this run has a different one."""
+        if self.rows is not None:
+            return self.rows.fields == dict(shard.fields)
         image = shard.statistics.get("image")
         channels = len(image.sum) if isinstance(image, ImageSums) else 0
         self.reader.use(_without_own(shard.fields))
         self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, channels)
+        return True
 
 
 class SampleShard:
@@ -94,9 +97,8 @@ class SampleShard:
         earlier = build.finished(*name)
         #: The same shard, if an interrupted run has finished it; not if one before it ends elsewhere now, because a
         #: sample was mended that had been skipped.
-        self.earlier = earlier if earlier is not None and earlier.origin and earlier.first == first else None
-        if self.earlier is not None:
-            format.adopt(self.earlier)
+        is_same = earlier is not None and earlier.origin and earlier.first == first and format.adopt(earlier)
+        self.earlier = earlier if is_same else None
         self._split_keys = keys
         self._keys = hashlib.sha256()
         self._has_keys = True
