@@ -236,8 +236,8 @@ class StoreDataset(Samples):
         where = self._origin
         return open_store(where.url, sha256=self._sha256, cache_dir=where.cache_dir, cache_limit=where.cache_limit)
 
-    @property
-    def store_name(self) -> str:
+    @functools.cached_property
+    def store_name(self) -> str:  # each batch asks for it
         """The last part of the store's path or URL."""
         return PurePath(self.path).name
 

@@ -608,6 +608,8 @@ def checked_rows(rows: ArrayLike, length: int, name: str) -> NDArray[np.int64]:
     array = np.asarray(rows)
     if array.size == 0:
         return array.astype(np.int64)
+    if array.dtype == np.int64 and array.view(np.uint64).max() < length:  # negative numbers are the largest ones
+        return array
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name}: expected integer rows, found {array.dtype}. For a mask use numpy.flatnonzero(mask).")
     low, high = int(array.min()), int(array.max())
