@@ -15,7 +15,7 @@ from PIL import Image
 from benchmarks import figures, torchvision_transforms, training
 from benchmarks.__main__ import MEASUREMENTS, main
 from benchmarks.figures import CHART, PAGE, README, chart_of, draw, load_results, page
-from benchmarks.gpu.run import PARTS, main as gpu
+from benchmarks.gpu.run import PARTS, main as gpu, share_of
 from benchmarks.loading import data_of, entries_of
 from benchmarks.measure import Settings
 from benchmarks.peers import MEMCPY, OURS
@@ -90,3 +90,12 @@ def test_wrong_usage(command: Any, arguments: list[str], capsys: pytest.CaptureF
     assert ended.value.code == 2 and capsys.readouterr().err
     assert gpu(["--list"]) == 0
     assert [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines()] == list(PARTS)
+
+
+def test_all_parts_for_a_gpu_begin_within_its_minutes() -> None:
+    left, limits = 480.0, [part.limit for part in PARTS.values()]
+    for place, limit in enumerate(limits):
+        share = share_of(left, limits[place:])
+        assert 20 <= share <= limit
+        left -= share
+    assert left >= 0 and share_of(1000, [50, 60]) == 50
