@@ -142,6 +142,16 @@ def test_images_of_one_size_have_the_same_members(tmp_path: Path) -> None:
     check(batch, images_of(store.path), 8)
 
 
+def test_images_of_one_size_that_were_stored_in_several_are_a_list(tmp_path: Path) -> None:
+    for size in (16, 24):
+        samples = [{"image": drawn((40, 50), row), "key": f"{size}-{row}"} for row in range(2)]
+        tsds.convert(samples, tmp_path / f"{size}.tsds", fit=tsds.Fit((size, size)), encoding=tsds.Jpeg(), workers=0)
+    tsds.editing.merge_stores([tmp_path / "16.tsds", tmp_path / "24.tsds"], tmp_path / "s.tsds")
+    assert tsds.open(tmp_path / "16.tsds")["train"].has_one_size
+    (batch,) = tsds.DataLoader(tsds.StoreDataset(tmp_path / "s.tsds"), 4)
+    assert [image.shape[-2:] for image in batch["image"]] == [(16, 16)] * 2 + [(24, 24)] * 2
+
+
 def test_any_loader_pads_by_the_collate_of_ours(path: Path) -> None:
     dataset = tsds.StoreDataset(path)
     collate = tsds.DataLoader(dataset, 3, collate_images="padded", size_divisor=16).collate_fn

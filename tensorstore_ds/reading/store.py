@@ -21,7 +21,7 @@ from tensorstore_ds import words
 from tensorstore_ds.durable import own_nbytes
 from tensorstore_ds.errors import FormatError, Problem
 from tensorstore_ds.format.arrays import ArrayGeometry
-from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField, SizeField
+from tensorstore_ds.format.kinds import EncodedImageField, ImageField, KeyField, ObjectsField
 from tensorstore_ds.format.kinds.base import Field, TableField, first_of_kind, of_kind
 from tensorstore_ds.format.manifest import File, Manifest
 from tensorstore_ds.format.root import content_digest
@@ -342,19 +342,15 @@ class Split:
         """
         return tuple(self._files.manifest.shard_path(self.name, index) for index in range(len(self._shards)))
 
-    @property
+    @functools.cached_property
     def has_one_size(self) -> bool:
-        """Whether all images are known to have the same size.
+        """Whether all images have the same height and width as they are read. No image is decoded for this.
 
-        This is the case if they are stored as pixels of one shape, the conversion resized them to one size, or its
-        statistics contain only one size.
+        Raises:
+            KeyError: the split has no field `image`.
         """
-        if (image := self.fields.get("image")) is not None and image.one_shape is not None:
-            return True
-        if self._files.manifest.conversion_options.get("size") is not None:
-            return True
-        distinct = self.statistics_of(self.first(SizeField) or "").get("distinct")
-        return distinct is not None and len(distinct) == 1
+        sizes = self.image_shapes[:, :2]
+        return bool((sizes == sizes[:1]).all())
 
     @property
     def image_shapes(self) -> NDArray[np.int32]:
