@@ -52,6 +52,14 @@ def is_url(place: object) -> bool:
     return isinstance(place, str) and _URL.match(place) is not None
 
 
+def check_url(url: str) -> None:
+    """Raise `OptionError` for # or ?, behind which all would be dropped; only a web server gets what follows ?."""
+    is_web = url.lower().startswith(("http://", "https://"))
+    if "#" in url or ("?" in url and not is_web):
+        what = f"found {'#' if '#' in url else '?'}, which would end its path"
+        raise OptionError(f"{words.shown_path(url)}: expected a plain URL, {what}. Write %23 for #, and %3F for ?.")
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """A file at a place: its size in bytes, and its version (ETag), if the server reports one to ask for it."""
@@ -322,6 +330,7 @@ def _open(url: str, timeout: str, retry: Mapping[str, Any]) -> Any:
     scheme = found[1].lower() if found else ""
     if scheme not in SCHEMES:
         raise OptionError(f"{where}: expected a URL that begins with {', '.join(f'{s}://' for s in SCHEMES)}.")
+    check_url(url)
     try:
         from obstore import store
     except ImportError:

@@ -12,7 +12,7 @@ from tensorstore_ds.errors import FormatError, OptionError, Problem, RemoteError
 from tensorstore_ds.reading.mirror import no_store
 from tensorstore_ds.reading.store_files import MANIFEST_MAX_NBYTES, open_file
 from tensorstore_ds.regular_files import tidied
-from tensorstore_ds.remote.location import PIECE_NBYTES, Location, is_url
+from tensorstore_ds.remote.location import PIECE_NBYTES, Location, check_url, is_url
 
 
 class Folder:
@@ -107,6 +107,7 @@ def local_path(place: str | os.PathLike[str]) -> Path | None:
         return tidied(place)
     if not str(place).lower().startswith("file:"):
         return None
+    check_url(str(place))
     try:
         parts = urlsplit(str(place))
     except ValueError:

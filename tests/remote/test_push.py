@@ -196,6 +196,19 @@ def test_urls_that_take_no_store(store: tsds.Store, tmp_path: Path) -> None:
     assert tsds.push(store.path, f"file://{tmp_path}/x.tsds").was_there
 
 
+@pytest.mark.parametrize(("name", "written"), [("a#1.tsds", "a%231.tsds"), ("a?1.tsds", "a%3F1.tsds")])
+def test_a_url_is_not_cut_where_its_path_seems_to_end(
+    store: tsds.Store, bucket: str, tmp_path: Path, name: str, written: str
+) -> None:
+    for folder in (bucket, f"file://{tmp_path}"):
+        for call in (lambda url: tsds.push(store.path, url), tsds.open, lambda url: tsds.pull(url, tmp_path / "o")):
+            with pytest.raises(tsds.OptionError, match=rf"found \{name[1]}, which would end its path.* %23 for #"):
+                call(f"{folder}/{name}")
+        assert tsds.push(store.path, f"{folder}/{written}").sha256 == store.sha256
+        assert tsds.pull(f"{folder}/{written}", tmp_path / folder[:2]).sha256 == store.sha256
+    assert tsds.open(tmp_path / name).sha256 == store.sha256 and not (tmp_path / "a").exists()
+
+
 def test_the_command(store: tsds.Store, bucket: str) -> None:
     done = command("push", store.path, f"{bucket}/s.tsds")
     assert done.exit_code == 0
