@@ -89,13 +89,14 @@ def described(error: click.ClickException) -> dict[str, Any]:
 
 
 def spelled(message: str, command: click.Command | None = None) -> str:
-    """A message of the library with the flags of a command, else of `tsds convert`, which many messages mention."""
+    """A message of the library with the flags of a command, else of those that it names, or of `tsds convert`."""
     context = click.get_current_context(silent=True)
     if context is None:
         return message
     whole = context.find_root().command
-    advised = whole.get_command(context, "convert") if isinstance(whole, click.Group) else None
-    known = [p for each in (advised, command or context.command) if each is not None for p in each.params]
+    names = ("convert", *re.findall(r"\btsds ([a-z]+)", message))
+    advised = [whole.get_command(context, name) for name in names] if isinstance(whole, click.Group) else []
+    known = [p for each in (*advised, command or context.command) if each is not None for p in each.params]
     return with_flags(message, {str(p.name): p for p in known})
 
 

@@ -416,7 +416,8 @@ def path(value: str | Path) -> Path:
         raise click.BadParameter("expected a path, found an empty text. Write . for this folder.")
     if is_url(value):
         raise click.BadParameter(
-            f"expected a path, found the URL {words.shown_path(value)}. Copy a store with tsds pull."
+            f"expected a path, found the URL {words.shown_path(value)}. Copy a store from it with tsds pull, or to it with "
+            "tsds push."
         )
     return Path(value)
 

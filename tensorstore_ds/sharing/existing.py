@@ -49,6 +49,6 @@ def is_to_be_replaced(url: str, found: Existing, content: Content, *, update: bo
         advice = "Choose another URL, or remove that one first."
         raise StoreExistsError(f"{expected} the store {found.sha256[:12]}.... {advice}")
     if not update:
-        advice = "Replace it by a push with `update=True`, or choose another URL."
+        advice = "Replace it with tsds push and `update=True`, or choose another URL."
         raise StoreExistsError(f"{expected} it as it was before, {found.sha256[:12]}.... {advice}")
     return True

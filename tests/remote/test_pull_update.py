@@ -144,8 +144,9 @@ def test_the_advice_of_the_command_leads_to_success(grown: tuple[Path, str], tmp
     out = tmp_path / "copy.tsds"
     assert command("pull", str(path), str(out)).exit_code == 0
     append(path)
-    refused = command("pull", str(path), str(out))
-    assert refused.exit_code == 1 and "Update it with tsds pull and --update" in refused.stderr
+    for name in ("copy", "pull"):
+        refused = command(name, str(path), str(out))
+        assert refused.exit_code == 1 and "Update it with tsds pull and --update" in refused.stderr
     assert command("pull", str(path), str(out), "--update", "--verify").exit_code == 0
     assert np.array_equal(tsds.open(out)["train"]["label"][:], tsds.open(path)["train"]["label"][:])
 

@@ -258,7 +258,7 @@ def test_by_command(grown: tuple[Path, str]) -> None:
     path, url = grown
     add_field(path)
     refused = command("push", path, url)
-    assert refused.exit_code == 1 and "Replace it by a push with --update" in refused.stderr
+    assert refused.exit_code == 1 and "Replace it with tsds push and --update" in refused.stderr
     done = command("push", path, url, "--update")
     assert done.exit_code == 0 and tsds.open(url).sha256 == tsds.open(path).sha256
 
