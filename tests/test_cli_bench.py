@@ -53,6 +53,13 @@ def test_what_is_shown(asked: list[Any], tmp_path: Path) -> None:
     assert re.search(r"^  ours +4.0 s +250 +1.0 +500 MB +1.0 GB$", shown, re.MULTILINE)
 
 
+def test_a_comparison_without_a_number_fails(asked: list[Any], tmp_path: Path) -> None:
+    asked[0] = comparison(cells=[Cell(name, "load", 100, reason="it broke") for name in ("files-0", "store")])
+    done = tsds("bench", "s.tsds", "--out", tmp_path)
+    assert (done.exit_code, done.stderr) == (1, "tsds: nothing was measured; bench.json has the reasons\n")
+    assert json.loads((tmp_path / "bench.json").read_text()) == asked[0].as_data()
+
+
 def test_json_and_ctrl_c(asked: list[Any], tmp_path: Path) -> None:
     done = tsds("bench", "s.tsds", "--out", tmp_path, "--json")
     assert json.loads(done.stdout) == json.loads((tmp_path / "bench.json").read_text()) == asked[0].as_data()

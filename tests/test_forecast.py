@@ -123,3 +123,6 @@ def test_what_is_refused(tmp_path: Path) -> None:
     folder = class_folders(tmp_path / "pets", per_class=2)
     with pytest.raises(tsds.OptionError, match="`split`: expected one of test, train, found valid"):
         tsds.forecast(folder, split="valid")
+    for flag, value in (("--memory", "1GB"), ("--threads", "2"), ("--prefetch", "2"), ("--model", "small")):
+        done = run_tsds("doctor", folder, flag, value)
+        assert (done.exit_code, done.stderr.split(":")[1]) == (1, f" {flag}"), done.output

@@ -146,7 +146,7 @@ def cache(ctx: click.Context, cache_dir: Path | None, as_json: bool) -> None:
       tsds cache clear --all
     """
     if ctx.invoked_subcommand is not None:
-        ctx.obj = cache_dir
+        ctx.obj = cache_dir, as_json
         return
     stores = tsds.reading.cached_stores(cache_dir)
     if as_json:
@@ -187,7 +187,7 @@ def clear(
     """
     if (store is None) != everything:
         raise click.UsageError("Give a STORE that tsds cache lists, or --all.")
-    folder = cache_dir or ctx.obj
+    folder, as_json = cache_dir or ctx.obj[0], as_json or ctx.obj[1]
     if everything and not yes and not as_json and sys.stdin.isatty():
         stores = tsds.reading.cached_stores(folder)
         for each in stores:

@@ -415,10 +415,8 @@ def path(value: str | Path) -> Path:
     if not os.fspath(value):
         raise click.BadParameter("expected a path, found an empty text. Write . for this folder.")
     if is_url(value):
-        raise click.BadParameter(
-            f"expected a path, found the URL {words.shown_path(value)}. Copy a store from it with tsds pull, or to it with "
-            "tsds push."
-        )
+        advice = "Copy a store from it with tsds pull, or to it with tsds push."
+        raise click.BadParameter(f"expected a path, found the URL {words.shown_path(value)}. {advice}")
     return Path(value)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+import json
 import os
 import pickle
 import shutil
@@ -451,6 +452,8 @@ def test_the_command_shows_and_clears(server: FaultyServer, cache: Path) -> None
     assert (kept.sha256, kept.is_whole, kept.is_open) == (store.sha256, False, True)
     assert 0 < kept.nbytes_there < kept.nbytes == store.nbytes + (kept.path.parent / "zarr.json").stat().st_size
     assert "open, and left" in command("cache", "clear", "--all").output
+    for words in (("--json", "clear"), ("clear", "--json")):
+        assert len(json.loads(command("cache", *words, "--all").output)["left"]) == 1
     del store
     gc.collect()
     assert "removed" in command("cache", "clear", url).output

@@ -15,7 +15,7 @@ from tensorstore_ds import words
 from tensorstore_ds.annex.measuring import BenchOptions, DiagnoseOptions
 from tsds_cli import text
 from tsds_cli.annex.options import out_option
-from tsds_cli.messages import interrupted, spelled
+from tsds_cli.messages import Failure, interrupted, spelled
 from tsds_cli.options import Command, json_option, options_of, store_argument, store_place
 from tsds_cli.progress import ProgressBar
 
@@ -74,6 +74,8 @@ def bench(store: str | Path, options: BenchOptions, out: Path | None, as_json: b
         text.echo(f"wrote {written}")
     if comparison.interrupted:
         raise interrupted("interrupted; what was measured until then is written")
+    if not any(cell.seconds for cell in comparison.cells):
+        raise Failure("nothing was measured; bench.json has the reasons")
 
 
 def _show_comparison(comparison: Comparison) -> None:
@@ -135,7 +137,7 @@ def _firsts(comparison: Comparison) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _remarks(comparison: Comparison) -> Iterator[text.Text]:
-    yield "ratio: speed relative to the first row; ~: estimated from a part of the epoch"
+    yield "ratio: speed relative to the first row that was measured; ~: estimated from a part of the epoch"
     if comparison.baseline is not None:
         yield (
             "memory: the peak of a process and its workers, shared memory counted once, without page cache; "

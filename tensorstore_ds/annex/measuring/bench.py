@@ -15,6 +15,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from tensorstore_ds import words
 from tensorstore_ds.annex.keywords import BenchKeywords
 from tensorstore_ds.annex.measuring.bench_options import BenchOptions, middle
 from tensorstore_ds.annex.measuring.bench_results import (
@@ -225,7 +226,7 @@ class _Run:
             if left is None:
                 first = First(size, reason=answer["why"] or "the system does not tell what is in memory")
             elif left > WARM * self._nbytes:
-                first = First(size, reason=f"{left / 1e6:.1f} MB of its files could not be dropped from the page cache")
+                first = First(size, reason=f"{words.size(left)} of its files could not be dropped from the page cache")
             else:
                 seconds = self.samples * answer["seconds"] / answer["samples"]
                 first = First(size, answer["opened"], seconds, not answer["ended"])

@@ -20,6 +20,7 @@ from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.conversion.estimate import Estimate, estimate
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.preparation import open_any
+from tensorstore_ds.errors import OptionError
 from tensorstore_ds.options import chosen, takes_options
 from tensorstore_ds.reading.store import open as open_store
 from tensorstore_ds.regular_files import tidied
@@ -88,17 +89,21 @@ def forecast(
 
     Args:
         source: a folder, a file or an archive that `convert` reads.
-        options: only `split`, `image_size`, `batch_size`, `seconds`, `device` and `model` apply. With the model
-            ``none``, only loading is measured.
+        options: `split`, `image_size`, `batch_size`, `seconds` and `device`. With the model ``none``, only loading is
+            measured.
         progress: function that is called with a description of the next measurement.
         keywords: options by name. Each overrides `options`.
 
     Raises:
         SourceError: the source contains nothing to convert.
-        OptionError: the split or the device does not exist.
+        OptionError: the split or the device does not exist, or an option is of no effect here.
         ConversionError: the system's temporary folder has no room for the samples.
     """
     options, told = chosen(options, DiagnoseOptions, keywords), progress or (lambda stage: None)
+    usual = DiagnoseOptions(model="none") if options.model == "none" else DiagnoseOptions()
+    for name in ("model", "num_threads", "prefetch_factor", "memory"):
+        if getattr(options, name) != getattr(usual, name):
+            raise OptionError(f"`{name}`: this is of no effect on a source. Leave it out, or pass a store.")
     path, wanted = tidied(source), ConvertOptions(on_error="skip")
     told("the source")
     with decompressing(), tempfile.TemporaryDirectory(prefix="tsds-forecast-") as folder:

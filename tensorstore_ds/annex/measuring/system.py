@@ -109,6 +109,10 @@ def drop_files(folder: Path) -> int:
             raise ResidencyError(f"{folder}: dropping its files takes more than {PATIENCE:.0f} s")
         if path.is_file():
             with path.open("rb", buffering=0) as file:
+                size = os.fstat(file.fileno()).st_size
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                left += resident_nbytes(file.fileno(), os.fstat(file.fileno()).st_size)
+                if resident_nbytes(file.fileno(), size):  # a new file, which is not on the disk yet
+                    os.fdatasync(file.fileno())
+                    os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+                left += resident_nbytes(file.fileno(), size)
     return left
