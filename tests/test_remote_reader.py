@@ -13,10 +13,12 @@ import pytest
 from tensorstore_ds.remote import server
 
 
-def test_an_error_that_nobody_has_thought_of_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("opens", [True, False])
+def test_an_error_that_nobody_has_thought_of_is_an_answer(opens: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Location:
         def __init__(self, url: str) -> None:
-            pass
+            if not opens:
+                raise MemoryError("too much")
 
         def read_all(self, name: str, limit: int) -> Any:
             raise MemoryError("too much")

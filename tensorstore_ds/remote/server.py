@@ -6,6 +6,8 @@ starts its own process that reads for it.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
 import json
 import os
@@ -14,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from concurrent.futures import Future, ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,6 +73,8 @@ class Server:
         with self._lock:
             if self._location is None or (isinstance(self._location, _Reader) and self._location.has_ended):
                 self._location = _Reader(self._given) if _is_forked else Location(self._given)
+                if isinstance(self._location, _Reader):
+                    weakref.finalize(self, self._location.end)
             return self._location
 
 
@@ -82,14 +87,20 @@ class _Reader:
         with theirs:
             root = str(Path(__file__).parents[2])
             command = [sys.executable, "-c", _READER, str(theirs.fileno()), root]
-            # No need to wait for it: it ends when our end of the pipe is closed.
             self._child = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
-        self._connection = Connection(ours.detach())
+        self._socket, self._process = ours, os.getpid()
+        self._connection = Connection(os.dup(ours.fileno()))
         self._connection.send_bytes(url.encode())  # not on the command line, which others see
         self._sending = threading.Lock()
         self._numbers = itertools.count()
         self._waiting: dict[int, Future[tuple[dict[str, Any], bytes]]] = {}
         threading.Thread(target=self._receive, name="tsds-reader", daemon=True).start()
+
+    def end(self) -> None:
+        """End the process, unless this is a fork of the one that started it."""
+        if self._process == os.getpid():
+            with contextlib.suppress(OSError):  # it has ended
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     @property
     def has_ended(self) -> bool:
@@ -130,6 +141,8 @@ class _Reader:
                 for future in self._waiting.values():
                     future.set_exception(self._gone())
                 self._waiting.clear()
+            self._socket.close()
+            self._child.wait()
 
     def _gone(self) -> RemoteError:
         return RemoteError(f"{self._url}: the process that reads it has ended. Try again.", "unreachable")
@@ -138,13 +151,14 @@ class _Reader:
 def answer_requests(descriptor: int) -> None:
     """Read from a location for a forked process, until the other end of the pipe is closed."""
     connection = Connection(descriptor)
-    location = Location(connection.recv_bytes().decode())
+    url = connection.recv_bytes().decode()
+    location = functools.cache(lambda: Location(url))  # in each answer, which may be its error
     sending = threading.Lock()
 
     def answer(request: dict[str, Any]) -> None:
         reply: dict[str, Any]
         try:
-            reply, data = _reply(location, request)
+            reply, data = _reply(location(), request)
         except Exception as error:  # whatever it is: who asked waits for an answer
             reply, data = {"error": str(error), "reason": getattr(error, "reason", "wrong")}, b""
         with sending:

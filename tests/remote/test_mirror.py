@@ -139,7 +139,11 @@ def test_a_forked_process_reads_on_after_the_one_that_reads_for_it_was_killed(se
             found = again["train"].column("image").take([0]).tobytes()
             os.kill(again._files.server._location._child.pid, signal.SIGKILL)  # type: ignore[union-attr]
             again["train"].column("image").take([ROWS - 1])
-            status = 0 if found == expected else 2
+            reader = again._files.server._location._child  # type: ignore[union-attr]
+            del again
+            gc.collect()
+            ended = wait_for(lambda: reader.poll() is not None)  # with the store
+            status = 0 if found == expected and ended else 2
         finally:
             os._exit(status)
     assert os.waitpid(child, 0)[1] == 0
