@@ -13,7 +13,7 @@ import yaml
 
 import tensorstore_ds as tsds
 from small_stores import image_field, label_field, voc, write_store
-from stores import detections, store_of
+from stores import class_folders, detections, files_of, store_of
 from tensorstore_ds import words
 from tensorstore_ds.annex.publishing.escaping import code_block, markdown
 from tensorstore_ds.annex.publishing.readme import _HUB_LICENSES, _hub_license
@@ -258,6 +258,16 @@ def test_a_store_holds_no_papers(tmp_path: Path, inside: str) -> None:
     with pytest.raises(tsds.OptionError, match="this lies inside the store"):
         tsds.card(store, store / inside)
     assert tsds.verify(store) == []
+
+
+def test_no_erased_sample_stays_in_a_card(tmp_path: Path) -> None:
+    store = tsds.convert(class_folders(tmp_path / "source"), tmp_path / "s.tsds", size=8, workers=0).path
+    before = {*tsds.card(store, tmp_path / "card", croissant=True).files}
+    (tmp_path / "card" / "preview" / "notes.txt").write_text("mine")
+    tsds.erase(store, rows={"test": range(8)})
+    made = tsds.card(store, tmp_path / "card")
+    assert {*made.files} == before - {"preview/test.parquet"}
+    assert {*files_of(made.path)} == {*made.files, "card.yaml", "preview/notes.txt"}
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:

@@ -102,6 +102,9 @@ def card(
     for name, data in papers.items():
         _make((folder / name).parent)
         write_file(folder / name, data)
+    for left in (folder / "preview").glob("*.parquet") if describes else ():
+        if left.stem not in previews and not left.parent.is_symlink():
+            left.unlink()  # of a split whose samples are gone, which may have been erased
     return Card(folder, tuple(sorted(papers)), missing, questions)
 
 
