@@ -355,3 +355,22 @@ def test_a_shard_with_one_more_file_is_not_committed(folders: Path, tmp_path: Pa
     more.unlink()
     tsds.clusters.commit(out)
     assert contents(out) == expected and tsds.verify(out) == []
+
+
+@pytest.mark.parametrize("refused", ["--parsable", "--dependency"])
+def test_what_slurm_refuses(folders: Path, tmp_path: Path, out: Path, refused: str, monkeypatch: Any) -> None:
+    """If it takes the job array and refuses the commit, the array is not to be submitted again."""
+    sbatch = tmp_path / "bin" / "sbatch"
+    sbatch.parent.mkdir()
+    no = "echo sbatch: error: No. >&2; exit 1"
+    sbatch.write_text(f'#!/bin/sh\ncat > {tmp_path}/script\ncase "$*" in *{refused}*) {no};; esac\necho 12\n')
+    sbatch.chmod(0o755)
+    monkeypatch.setenv("PATH", str(sbatch.parent), prepend=os.pathsep)
+    planned = tsds.clusters.plan(folders, out, OPTIONS)
+    advice = "Print the script, correct it, and submit it yourself."
+    if refused == "--dependency":
+        commit = f"{sys.executable} -m tsds_cli commit {out}"
+        advice = f"Job 12 converts the shards. When it has ended, run: {commit}"
+    with pytest.raises(tsds.errors.ConversionError) as caught:
+        tsds.clusters.submit_slurm(planned)
+    assert str(caught.value) == f"sbatch: error: No. {advice}"

@@ -80,7 +80,8 @@ def submit_slurm(planned: Plan) -> SlurmJobs:
     if sbatch is None:
         raise OptionError("sbatch was not found on this machine. Print the script, and submit it where Slurm is.")
     job = _job_name(planned.path)
-    array = _submitted([sbatch, "--parsable"], slurm_script(planned))
+    correct = "Print the script, correct it, and submit it yourself."
+    array = _submitted([sbatch, "--parsable"], slurm_script(planned), correct)
     options = [
         f"--dependency=afterok:{array}",
         "--kill-on-invalid-dep=yes",
@@ -88,16 +89,17 @@ def submit_slurm(planned: Plan) -> SlurmJobs:
         f"--job-name={job}-commit",
         f"--output={job}-commit-%j.log",
     ]
-    commit = _submitted([sbatch, "--parsable", *options], f"#!/bin/bash\nexec {_commit(planned)}\n")
+    then = f"Job {array} converts the shards. When it has ended, run: {_commit(planned)}"
+    commit = _submitted([sbatch, "--parsable", *options], f"#!/bin/bash\nexec {_commit(planned)}\n", then)
     return SlurmJobs(array, commit)
 
 
-def _submitted(command: list[str], script: str) -> int:
+def _submitted(command: list[str], script: str, advice: str) -> int:
     done = subprocess.run(command, input=script, capture_output=True, text=True, check=False)
     found = re.match(r"(\d+)", done.stdout)
     if done.returncode or found is None:
         said = (done.stderr or done.stdout).strip().splitlines() or ["nothing was said"]
-        raise ConversionError(f"sbatch: {said[-1]}. Print the script, correct it, and submit it yourself.")
+        raise ConversionError(f"sbatch: {said[-1].removeprefix('sbatch: ').rstrip('.')}. {advice}")
     return int(found[1])
 
 
