@@ -112,6 +112,7 @@ def test_a_folder_of_another_user(folders, out, partial, thesis, marked):
     os.chown(partial, 12345, 12345)
     with pytest.raises(tsds.OptionError, match="found a folder of another user"):
         tsds.convert(folders, out, IN_SHARDS)
+    assert sorted(os.listdir(partial)) == (["store", "tsds.lock"] if marked else [])
     assert (thesis / "chapter" / "one.txt").read_text() == "once"
 
 

@@ -198,6 +198,8 @@ class Partial:
             found, names = "a folder that was made by something else", self._folder.names()
             if names and _MARK not in names:  # an empty one is what a run leaves that was killed when it began
                 raise self._foreign(found)
+            if not self._is_ours():
+                raise self._foreign("a folder of another user")
             self._lock = mark = self._folder.open(_MARK, os.O_RDWR | os.O_CREAT)
         except OSError as error:
             if error.errno in _NOT_OF_KIND:
@@ -205,8 +207,6 @@ class Partial:
             raise
         if not stat.S_ISREG(os.fstat(mark).st_mode):
             raise self._foreign(found)
-        if not self._is_ours():
-            raise self._foreign("a folder of another user")
         return mark, not names
 
     def _is_ours(self) -> bool:

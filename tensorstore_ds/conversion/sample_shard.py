@@ -36,8 +36,8 @@ from tensorstore_ds.sources.samples import SampleReader, parts_of
 #: Origin of the samples, in errors and in the store.
 WHERE = "<samples>"
 _SHAPES_ADVICE = (
-    'Pass `size` and `color` for images of one shape, or `encoding="jpeg"` or `encoding="source"`; a list of all '
-    "samples, to `convert`, is stored as pixels of each size."
+    'Pass `size` and `color` for images of one shape. `encoding="jpeg"` takes 8-bit images of any, `encoding="source"` '
+    "files; a list of all samples, to `convert`, is stored as pixels of each size."
 )
 
 
