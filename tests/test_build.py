@@ -210,6 +210,14 @@ def fail_at(monkeypatch, call, number, wanted):
     monkeypatch.setattr(os, call, failing)
 
 
+def test_a_disk_that_fails_while_the_store_is_checked(folders, out, monkeypatch):
+    with monkeypatch.context() as patch:
+        fail_at(patch, "lstat", errno.EIO, lambda path: str(path).endswith("store/train/00001/label/c/0"))
+        with pytest.raises(tsds.errors.ConversionError, match=r"Input/output error\. Finished shards are kept in"):
+            tsds.convert(folders, out, IN_SHARDS)
+    assert tsds.convert(folders, out, IN_SHARDS).resumed == 8
+
+
 def test_the_last_sync_fails(folders, out, monkeypatch):
     fail_at(monkeypatch, "fsync", errno.EIO, lambda d: out.exists())
     with pytest.raises(tsds.errors.ConversionError, match="it is whole, but its folder could not be synced"):

@@ -6,6 +6,7 @@ and again when a file is mapped. ``formats/v1/spec.md`` says what is checked whe
 
 from __future__ import annotations
 
+import errno
 import functools
 import hashlib
 import json
@@ -170,10 +171,15 @@ def check_sizes(files: StoreFiles, sizes: Mapping[str, int]) -> list[Problem]:
 
 
 def size_problems(files: StoreFiles, path: str, least: int, most: int) -> list[Problem]:
-    """What is wrong with a file that should have between `least` and `most` bytes, found without opening it."""
+    """What is wrong with a file that should have between `least` and `most` bytes, found without opening it.
+
+    Raises `FormatError` if the disk fails, which says nothing of the file.
+    """
     try:
         size = files.size(path)
     except FormatError as error:
+        if isinstance(error.__cause__, OSError) and error.__cause__.errno in (errno.EIO, errno.ESTALE):
+            raise
         return list(error.problems)
     if not least <= size <= most:
         wanted = f"{least}" if least == most else f"{least} to {most}"

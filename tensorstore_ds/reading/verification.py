@@ -88,9 +88,9 @@ def verify(
             store.fetch(told)
             path = store.path
         files = find_files(tidied(path), sha256)
+        listed, problems = listed_files(files)
     except FormatError as error:
         return list(error.problems)
-    listed, problems = listed_files(files)
     if problems:
         return problems
     damaged = _check_digests(files, listed, threads, told)
@@ -105,9 +105,9 @@ def find_damage(path: Path, progress: Callable[[int, int], None]) -> list[Proble
     """
     try:
         files = find_files(path, None)
+        listed, problems = listed_files(files)
     except FormatError as error:
         return list(error.problems)
-    listed, problems = listed_files(files)
     if problems:
         return problems
     data = {name for name, _ in _data_files(files)}
