@@ -122,6 +122,18 @@ CASES = {
         "asl_train/asl_train/A/1.jpg", "asl_train/asl_train/B/1.jpg", "asl_test/asl_test/A.jpg", classes=["A", "B"],
         labels={"train": [0, 1], "test": [-1]}, notes=[Has("asl_test, asl_train are read as the splits test, train")],
     ),
+    "splits in several folders, as of CrowdHuman": images(
+        "Crowd_train01/Images/1.jpg", "Crowd_train02/Images/2.jpg", "Crowd_val/Images/3.jpg", fields=[],
+        keys={"train": ["Crowd_train01/Images/1.jpg", "Crowd_train02/Images/2.jpg"], "val": ["Crowd_val/Images/3.jpg"]},
+        notes=[
+            Has(NO_LABELS.replace("2", "3")), Has("Crowd_train01/Images is not read as a class"),
+            Has("Crowd_train01, Crowd_train02, Crowd_val are read as the splits train, train, val"),
+        ],
+    ),
+    "folders of splits that share classes": images(
+        "a_train/cat/1.jpg", "b_train/cat/2.jpg", "c_val/cat/3.jpg", labels={"train": [0, 0], "val": [0]}
+    ),
+    "a folder of all images of a split": images("train_images/1.jpg", "train_images/2.jpg", fields=[]),
     "a plain name that is a class of another split": images(
         "train/photos/1.png", "val/photos/2.png", "val/drawings/3.png", classes=["drawings", "photos"],
         labels={"train": [1], "val": [0, 1]},
@@ -157,6 +169,9 @@ CASES = {
             ],
             "cars_test, cars_train, query. If these are splits": [
                 "cars_train/1.jpg", "cars_test/1.jpg", "query/2.jpg"
+            ],
+            "Approved has files of the same names as Stills: if they are masks": [
+                "Stills/1.png", "Stills/2.png", "Approved/1_L.png", "Approved/2_L.png"
             ],
             "in 2 folders, such as cat: names of folders are not": [
                 "animal/cat/1.jpg", "animal/dog/2.jpg", "car/3.jpg"
@@ -260,6 +275,8 @@ def test_files_that_may_be_annotations_are_told(tmp_path: Path) -> None:
     assert scan(tmp_path, *names).notes == []
     got = scan(tmp_path, *(f"{group}/not/{i}.txt" for group in "ab" for i in range(3)))
     assert got.notes == [Has("6 .txt files, such as ", "They may be annotations")]
+    write(tmp_path / "export", blank("cat/1.jpg", "dog/2.jpg", "README.dataset.txt", "README.roboflow.txt"))
+    assert found(tmp_path / "export").notes == []
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

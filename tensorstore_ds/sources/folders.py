@@ -30,7 +30,7 @@ from tensorstore_ds.sources.files import (
     walk_files,
 )
 from tensorstore_ds.sources.images import is_plain, note_of_folders
-from tensorstore_ds.sources.ledger import note_of_beside
+from tensorstore_ds.sources.ledger import is_about, note_of_beside
 from tensorstore_ds.sources.list.finding import find_lists
 from tensorstore_ds.sources.mask_folders import note_of_masks
 from tensorstore_ds.sources.names import order_classes
@@ -38,9 +38,8 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names, 
 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
-#: Suffixes of annotations; reported if there is at least one for this many images.
 #: Suffixes of files that may be annotations, and of those of which one alone may be.
-_ALONE = frozenset({".csv", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".tfrecord"})
+_ALONE = frozenset({".csv", ".geojson", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".tfrecord"})
 _LIKELY, _SHARE = _ALONE | {".npy", ".txt", ".xml"}, 4
 _NAMED = 5  # classes in a note
 _LOOKED_AT, _COMPARED = 100_000, 20  # images compared by name, and by bytes if names are equal
@@ -338,9 +337,10 @@ def _splits(tops: list[str], folders: Collection[_Names]) -> tuple[dict[str, str
     below = _below(folders)
     words = {top: split_word(top) for top in tops}
     are_plain = all(_PLAIN.issuperset(words_of(top)) for top in tops)
-    are_named_alike = len({tuple(word for word in words_of(top) if word != words[top]) for top in tops}) == 1
-    are_splits = are_plain or are_named_alike or len(_alike(tops, below)) == len(tops)
-    if are_splits and len(tops) > 1 and "" not in words.values() and len(set(words.values())) == len(tops):
+    are_alike = len({tuple(word for word in words_of(top) if word != words[top]) for top in tops}) == 1
+    are_alike = are_alike or len(_alike(tops, below)) == len(tops)
+    count = len(set(words.values()))
+    if count > 1 and "" not in words.values() and (are_alike or (are_plain and count == len(tops))):
         return words, (f"the folders {', '.join(tops)} are read as the splits {', '.join(words.values())}.",)
     inner = {name for names in below.values() for name in names}
     if len(inner) > 1 and all(below.values()) and all(name.lower() in SPLIT_NAMES for name in inner):
@@ -382,6 +382,7 @@ def _glance_doubled(root: Path) -> list[str]:
 
 def _note_of_unknown(others: Sequence[str], images: int, *, is_labelled: bool) -> tuple[str, ...]:
     """A note about files that may be annotations: one, or nearly as many as the images."""
+    others = [other for other in others if not is_about(other.rpartition("/")[2])]
     kinds = Counter(Path(other).suffix.lower() for other in others)
     suffix, count = max(
         kinds.items(), key=lambda each: (each[0] in _LIKELY, each[1], each[0] in _ALONE), default=("", 0)

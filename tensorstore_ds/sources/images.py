@@ -18,7 +18,7 @@ from tensorstore_ds.packed_strings import PackedStrings, place_of
 from tensorstore_ds.regular_files import entries, is_dir, os_errors
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import LITTER
-from tensorstore_ds.sources.splits import SPLIT_NAMES, split_word
+from tensorstore_ds.sources.splits import SPLIT_NAMES, split_word, words_of
 
 #: Names of folders that tell what kind of files they have, in lower case; others tell which.
 FOLDERS = frozenset(
@@ -27,12 +27,17 @@ FOLDERS = frozenset(
 )
 
 #: Names of folders, in lower case and letters alone, that seldom are classes.
-_NO_CLASSES = FOLDERS - {""} | {each[1:] for each in IMAGE_SUFFIXES} | {"frames", "photo", "photos", "pictures", "rgb"}
+_NO_CLASSES = (
+    FOLDERS - {""}
+    | {each[1:] for each in IMAGE_SUFFIXES}
+    | {"data", "dataset", "frames", "photo", "photos", "pictures", "rgb"}
+)
 
 
 def is_plain(name: str) -> bool:
-    """Whether a folder's name tells what kind of files it has, such as ``image_2``."""
-    return re.sub("[^a-z]", "", name.lower()) in _NO_CLASSES
+    """Whether a folder's name tells what kind of files it has, such as ``image_2`` and ``train_images``."""
+    is_listed = re.sub("[^a-z]", "", name.lower()) in _NO_CLASSES
+    return is_listed or (len(words := words_of(name)) > 1 and set(words) <= _NO_CLASSES | SPLIT_NAMES)
 
 
 class ImageIndex:

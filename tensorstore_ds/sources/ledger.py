@@ -157,7 +157,7 @@ class Ledger:
     def _unread_file(self, path: str) -> None:
         folder, _, name = path.lower().rpartition("/")
         stem, dot, suffix = name.rpartition(".")
-        if not _is_about(name):
+        if not is_about(name):
             by_folder = self._files.setdefault(dot + suffix if stem else name, {})
             by_folder.setdefault(path.partition("/")[0] if folder else "", _Kind(path)).add(path)
 
@@ -165,11 +165,11 @@ class Ledger:
 def note_of_beside(root: Path, inner: Path) -> str:
     """Advice about the content of a source outside of its folder `inner`, after the advice to convert that folder."""
     within = f"{inner.relative_to(root).as_posix()}/"
-    other = next((f for f in glance(root) if not f.startswith(within) and not _is_about(f.rpartition("/")[2])), None)
+    other = next((f for f in glance(root) if not f.startswith(within) and not is_about(f.rpartition("/")[2])), None)
     return f" That does not read the files beside it, such as {other}." if other else ""
 
 
-def _is_about(name: str) -> bool:
+def is_about(name: str) -> bool:
     """Whether a file, by its name, documents a data set for readers."""
     name = name.lower()
     return name.partition(".")[0] in DOCUMENTS or name.rpartition(".")[2] in STYLES

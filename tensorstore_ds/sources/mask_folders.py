@@ -31,7 +31,7 @@ _FEW = 100  # folders two levels below that are looked into
 _SPELLED = ("masks", "Masks", "mask", "labels", "label", "gt", "annotations", "ann_dir", "SegmentationClass")
 _PROBED = 16  # masks of a folder whose names are compared
 #: What follows the name of an image in the name of its mask.
-_ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth")
+_ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth", "_L")
 _MASK_WORDS = frozenset(
     {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation"}
     | {"groundtruth", "truth"}
@@ -184,16 +184,18 @@ def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
         *above, own = path.rpartition(".")[0].split("/", level + 1)
         stems.setdefault("/".join(above), set()).add(own)
     named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(words_of(_name(folder)))}
-    for folder in sorted(named):
-        beside = [f for f in stems if f not in named and f.rpartition("/")[0] == folder.rpartition("/")[0]]
-        other = next((each for each in beside if _most(stems[folder], stems[each], _ENDINGS)), None)
+    ended = {f for f, some in stems.items() if 2 * sum(stem.endswith(_ENDINGS[1:]) for stem in some) > len(some)}
+    for folder in sorted(named | ended):
+        beside = [f for f in stems.keys() - named - ended if f.rpartition("/")[0] == folder.rpartition("/")[0]]
+        endings = _ENDINGS if folder in named else _ENDINGS[1:]
+        other = next((each for each in sorted(beside) if _most(stems[folder], stems[each], endings)), None)
         if other is not None:
             what = f"{folder} has files of the same names as {other}: if they are masks"
             return (f"{what}, rename the folders masks and images.",)
     for folder, some in stems.items():
-        ended = {stem for stem in some if stem.endswith(_ENDINGS[1:])}
-        if _most(ended, some - ended, _ENDINGS[1:]):
-            what = f"{folder or 'the folder'} has images with the names of others and an ending, such as {min(ended)}"
+        masks = {stem for stem in some if stem.endswith(_ENDINGS[1:])}
+        if _most(masks, some - masks, _ENDINGS[1:]):
+            what = f"{folder or 'the folder'} has images with the names of others and an ending, such as {min(masks)}"
             return (f"{what}: if they are masks, move them into a folder masks, and the others into a folder images.",)
     return ()
 
