@@ -293,6 +293,24 @@ CASES = {
         )
         for what, more, names in (("without sizes", "", ""), ("with sizes", ",64,48", ", width, height"))
     },
+    "lines of boxes, as of YOLO for Keras": lines(
+        "no boxes.jpg\na b.jpg 1,2,30,40,1 5,6,7.5,8,0\nc.jpg 1,2,3,4,1\n", "_annotations.txt",
+        boxes=[[], [[1, 2, 30, 40], [5, 6, 7.5, 8]], [[1, 2, 3, 4]]], names=[[], ["1", "0"], ["1"]],
+        keys={"train": ["no boxes.jpg", "a b.jpg", "c.jpg"]}, problems=[],
+    ),
+    "a box on each line": lines("a.jpg 1,2,3,4,0\n", "l.txt", boxes=[[[1, 2, 3, 4]]], names=[["0"]]),
+    "corners of LISA": lines(
+        "Filename;Annotation tag;Upper left corner X;Upper left corner Y;Lower right corner X;Lower right corner Y\n"
+        "a.png;stop;1;2;3;4\n", values=["boxes"], boxes=[[[1, 2, 3, 4]]],
+    ),
+    "clicks of Open Images": case(
+        {"a.jpg": "", "l.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax,XClick1X,XClick1Y\na,/m/01,1,9,2,8,3,4\n"},
+        "l.csv", values=["boxes"],
+    ),
+    "runs (RLE) are no labels": lines(
+        "ImageId,EncodedPixels\na.png,100 5 200 5\nb.png,3 4\n", fields=[], notes=[Has("no labels")],
+        left_out=[("l.csv: EncodedPixels", "not-read")],
+    ),
     **{
         f"one label each, as several: {what}": lines(
             text, options={"multi_label": True}, fields=["labels"], names=[["cat"], ["big dog"], []]
@@ -410,6 +428,10 @@ CASES = {
             ("l.csv", b"path,label\na.png,Dog\nb.png,dog\n", "class-case"),
             ("l.csv", b"path,split\na.png,train\nb.png,Train\n", "split-name"),
             ("l.csv", b"path,split\na.png,\n", "split-name"),
+            ("l.csv", b"path,label\na.png,\"[{\"\"x\"\": 1}]\"\n", ("list-line", "expected labels, found JSON")),
+            ("l.csv", b"cat,1,2,3,4,a.png,6,5\n", ("list-line", "such as path,x1,y1,x2,y2,label")),
+            ("gt.txt", b"a.png;1;2;3;4;11\n", ("list-line", "found 6 columns.* such as path;x1;y1;x2;y2;label")),
+            ("l.csv", b"path,class_id,class_name\na.png,1,x\n", ("list-line", "Pass one of them as `label_from`")),
             ("l.json", b"a.png x\n", "unknown-format"),
             ("metadata.jsonl", b"{", "json"),
             ("metadata.jsonl", b'{"a": 1}', "list-line"),

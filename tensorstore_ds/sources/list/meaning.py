@@ -24,14 +24,14 @@ class _Cells:
     count: int = 0
     example: str = ""
     values: set[str] = field(default_factory=set)
-    are_texts: bool = False  #: whether some are neither numbers nor lists nor JSON
+    are_texts: bool = False  #: whether some are neither numbers nor lists nor JSON nor runs (RLE)
 
     def note(self, cell: str) -> None:
         self.count += 1
         self.example = self.example or cell
         if len(self.values) < _MOST:
             self.values.add(cell.lower())
-        self.are_texts = self.are_texts or not (cell[0] in "[{" or is_number(cell))
+        self.are_texts = self.are_texts or not (cell[0] in "[{" or all(map(is_number, cell.split())))
 
     def merge(self, other: _Cells) -> None:
         self.count += other.count

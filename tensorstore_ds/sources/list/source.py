@@ -359,6 +359,10 @@ class ListSource(Source):
     def _divide(self, texts: list[str]) -> None:
         """Detect whether cells contain several labels."""
         columns = self._columns
+        if json := next((text for text in texts if text.startswith(("[{", '{"', "{'"))), None):
+            message = f"expected labels, found JSON, such as {json[:40]}."
+            advice = "Write boxes into separate columns, or export the annotations as JSON."
+            raise SourceError(Problem(self._names, "list-line", message), advice)
         if columns.flags:
             first, last = columns.flags[0].name, columns.flags[-1].name
             is_single = all(text.count("1") == 1 and "?" not in text for text in texts)

@@ -40,6 +40,7 @@ CORNERS = (
     *(("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max")),
     *(("min_x", "min_y", "max_x", "max_y"), ("left", "top", "right", "bottom"), ("x0", "y0", "x1", "y1")),
     ("roi.x1", "roi.y1", "roi.x2", "roi.y2"),
+    ("upper_left_corner_x", "upper_left_corner_y", "lower_right_corner_x", "lower_right_corner_y"),
 )
 SIZED = tuple(
     (*corner, *size)
@@ -60,6 +61,10 @@ _FORMS: tuple[tuple[tuple[tuple[str, ...], ...], Literal["corners", "sized", "ce
 BOX_TEXTS = frozenset({"bbox", "box", "bounding_box", "bndbox", "objects.bbox"})
 #: Columns of lists for RetinaNet, which have no header; SKU-110K's have the last two.
 _RETINANET = ("path", "x1", "y1", "x2", "y2", "class", "width", "height")
+#: Columns of the text files for YOLO of Keras, and the objects at the end of a line: x1,y1,x2,y2,class.
+_KERAS = (*_RETINANET[:5], "objects.category")
+_KERAS_BOXES = re.compile(r"(?:\s+[0-9.]+(?:,[0-9.]+){3},[0-9]+)+\s*$")
+_LOOKED_AT = 100  # lines, because an image may have no objects
 #: Before the names of columns that hold what the objects in JSON Lines have.
 _OF_OBJECTS = "objects."
 
@@ -75,6 +80,7 @@ MINUS = frozenset({"-1", "-1.0"})
 _FOREIGN = re.compile(r"/|[A-Za-z]:/")
 _BOX_PREFIX = re.compile(r"(?:bbox|box|bndbox|bb)_(?=.)")
 _NUMBERED = re.compile(r"([xy])[\s_.-]?([0-9]{1,6})", re.I)  # x1, X_1
+_CLICK = re.compile(r"xclick[1-4][xy]", re.I)  # of Open Images: where a box was drawn
 #: Other spellings of the x and y of a keypoint: nose_x, x_nose, p0x, noseX.
 _POINTS = (
     re.compile(r"(?P<name>.+)[\s_.-](?P<axis>[xy])", re.I),
@@ -106,6 +112,11 @@ class Table:
 
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
         for number, line in lines_of(self.file, self.where):
+            if not self.is_headed:
+                path = _KERAS_BOXES.sub("", line)
+                boxes = [box.split(",") for box in line[len(path) :].split()] or [[""] * 5]
+                yield from ((number, [path.strip(), *box]) for box in boxes)
+                continue
             yield number, [cell.strip() for cell in line.strip().rsplit(self.separator, self.width - 1)]
 
     def _quoted_rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -144,8 +155,7 @@ def open_table(file: Path, where: str) -> Table:
         and not is_number(cells[5])
     ):
         return Table(file, where, True, separator, _RETINANET[: len(cells)], len(cells), is_headed=False)
-    message = f"expected a path and a label, or a header with a column named path, found {len(cells)} columns."
-    raise bad_line(where, number, message)
+    raise _no_header(where, number, len(cells), separator)
 
 
 def is_header(cells: Iterable[str]) -> bool:
@@ -176,13 +186,18 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
         header = tuple(cell.strip() for cell in first.split(separator))
         if is_header(header):
             return Table(file, where, separator is not None, separator, header, len(header))
+    if any(_KERAS_BOXES.search(line) for _, line in itertools.islice(lines_of(file, where), _LOOKED_AT)):
+        return Table(file, where, False, None, _KERAS, len(_KERAS), is_headed=False)
     if first.lower().endswith(_SUFFIXES):
         return Table(file, where, False, None)
     for separator in separators:
         if first.rsplit(separator, 1)[0].strip().lower().endswith(_SUFFIXES):
             return Table(file, where, False, separator, (), 2)
     for separator in separators:  # names without suffixes
-        if (count := len(first.split(separator))) <= 2:
+        cells = first.split(separator)
+        if len(cells) > 2 and cells[0].lower().endswith(_SUFFIXES):
+            raise _no_header(where, number, len(cells), separator)
+        if (count := len(cells)) <= 2:
             return Table(file, where, False, separator, (), count)
     message = "expected the path of an image and perhaps a label, or a header with a column named path."
     raise bad_line(where, number, message)
@@ -217,6 +232,13 @@ def lines_of(file: Path, where: str, *, blank: bool = False) -> Iterator[tuple[i
 def bad_line(where: str, number: int, message: str) -> SourceError:
     """Error for a line of a list."""
     return SourceError(Problem(f"{where}:{number}", "list-line", message), "Correct the list.")
+
+
+def _no_header(where: str, number: int, columns: int, separator: str | None) -> SourceError:
+    message = f"expected a path and a label, or a header with a column named path, found {columns} columns."
+    example = (separator or " ").join((*_RETINANET[:5], "label"))
+    advice = f"Add a header that names the columns, such as {example}."
+    return SourceError(Problem(f"{where}:{number}", "list-line", message), advice)
 
 
 # --- columns --------------------------------------------------------------------------------------------------------
@@ -419,6 +441,9 @@ def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
     places = [i for i, name in enumerate(names) if name in wanted]
     if len(places) > 1:
         both = " and ".join(table.header[i] for i in places[:2])
+        if wanted is LABEL_NAMES:
+            problem = Problem(f"{table.where}:1", "list-line", f"expected one column of labels, found {both}.")
+            raise SourceError(problem, "Pass one of them as `label_from`.")
         raise _bad_header(table, f"expected one column of its kind, found {both}")
     return places[0] if places else None
 
@@ -432,6 +457,8 @@ def _keypoints(
     numbered: list[str] = []
     for i in columns:
         text = table.header[i].strip()
+        if _CLICK.fullmatch(text):
+            continue
         if (found := _NUMBERED.fullmatch(text)) is not None:
             axis, name = found.groups()
             numbered.append(text)
