@@ -11,6 +11,9 @@ import pytest
 
 from small_stores import tsds
 from stores import store_of
+from tensorstore_ds.annex.measuring.diagnosis_results import Diagnosis, Measured, Settings
+from tensorstore_ds.annex.measuring.verdicts import cause_of, judge
+from test_verdicts import measured, run, trained
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("one_thread")]
 
@@ -61,3 +64,25 @@ def test_loading_alone_and_json(path: Path) -> None:
     assert {"code", "line", "change", "evidence"} == found["verdicts"][0].keys()
     assert 40 * (784 + 8) <= found["measured"]["memory"]["nbytes"] < 40 * 800
     assert found["gain"] >= 1 and found["code"]
+
+
+@pytest.mark.parametrize(
+    ("m", "gain", "line"),
+    [
+        (measured(), 1.0, "in use: no others were found to be faster."),
+        (measured(runs=(run(65000.0, num_threads=8),)), 1.0, "in use: the best ones above were not clearly faster."),
+        (trained(runs=(run(99000.0, num_threads=8),)), 1.0, "in use: training does not wait for the loader."),
+        (measured(wanted=Settings(num_threads=8)), 1.5, "1.50x faster with it than with the settings in use, in "),
+        (measured(wanted=Settings(block_rows=9)), 1.0, ""),
+    ],
+)
+def test_what_is_said_of_the_settings(
+    m: Measured, gain: float, line: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Diagnosis(
+        *("s.tsds", "train", 9, 128, "cpu", 1.0, m, cause_of(m), judge(m)),
+        *(m.wanted or m.current.settings, "loader = ...", gain, ()),
+    )
+    monkeypatch.setattr("tensorstore_ds.diagnose", lambda *_, **__: found)
+    last = tsds("doctor", path).stdout.splitlines()[-1]
+    assert line in last and (line or last == "  loader = ...")

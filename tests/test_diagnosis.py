@@ -84,7 +84,7 @@ def test_a_store_that_is_larger_than_its_limit(large_store):
 @pytest.mark.parametrize(
     ("kept", "code", "advice"),
     [
-        ({"encoding": "jpeg"}, "decode-bound", ("`decode`", '`encoding="jpeg"`', '`encoding="raw"`')),
+        ({"encoding": "jpeg"}, "decode-bound", ("`size`", '`encoding="raw"`')),
         ({"layout": "zarr"}, "compressed", ("repack",)),
     ],
 )
@@ -95,6 +95,8 @@ def test_a_store_that_has_to_be_decoded(tmp_path, kept, code, advice):
     kinds = kept.get("layout", "memmap"), kept.get("encoding", "raw")
     assert (found.measured.layout, found.measured.encoding) == kinds
     assert (code == "decode-bound") == (found.measured.decoding is not None)
+    if found.measured.decoding is not None:
+        assert ("as `decode`" in verdicts[code].change) == ("decode=" not in found.code)
 
 
 def python_only(sample):

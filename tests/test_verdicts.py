@@ -141,6 +141,10 @@ def test_what_is_said():
         "Images are kept as files and decoded in every epoch: 1 ms each, 60,000 samples/s at best, in the default "
         "number of threads."
     )
+    assert found[0].change.startswith("Decode only the crop: pass RandomResizedCrop or Resize as `decode`. Keep pixels")
+    placed = DECODED | {"decoding": Decoding(0.00001, 0.001, in_part=True)}
+    (found_in_part,) = judge(measured(**placed))
+    assert found_in_part.line.startswith("Crops of files are decoded") and "`decode`" not in found_in_part.change
     assert found[1].line.startswith("2 cores (effective cores: 1.2) are busy with loading")
     assert found[1].change.startswith("Allow more of the machine's 64 (/sys/fs/cgroup sets the limit)")
     found = judge(trained(memory=Memory(9 * GB, 2 * GB, "/sys/fs/cgroup/pod", 1.0)))

@@ -271,13 +271,15 @@ def _show_diagnosis(found: Diagnosis) -> None:
     text.head("recommended")
     for line in found.code.splitlines():
         text.echo(f"  {line}")
-    if found.recommended == found.measured.current.settings:
-        best, current = found.measured.best, found.measured.current
+    best, current = found.measured.best, found.measured.current
+    if found.recommended == current.settings:
         line = "These are the settings in use: no others were found to be faster."
-        if best.rate > current.rate and best.settings != current.settings:
-            line = "These are the settings in use. The best ones above were not faster when compared in turns."
+        if found.cause in ("script", "training"):
+            line = "These are the settings in use: training does not wait for the loader."
+        elif best.rate > current.rate and best.settings != current.settings:
+            line = "These are the settings in use: the best ones above were not clearly faster."
         text.echo(f"  {line}")
-    else:
+    elif found.gain > 1:
         what = "training" if found.measured.together is not None else "loading"
         text.echo(f"  {what} was {found.gain:.2f}x faster with it than with the settings in use, in alternating rounds")
     if found.not_measured:

@@ -118,6 +118,7 @@ class Decoding:
 
     read: float  #: seconds to read the bytes of a sample
     decode: float  #: seconds to decode the bytes of a sample
+    in_part: bool = False  #: whether the loader decodes a part or a smaller image only, by a decode plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,7 +218,7 @@ def measure_decoding(dataset: StoreDataset, *, seconds: float) -> Decoding | Non
             decode_stored(file, key=dataset.key(row))
         read, decode = read + between - began, decode + time.perf_counter() - between
         images += PILOT
-    return Decoding(read / images, decode / images)
+    return Decoding(read / images, decode / images, dataset.decode is not None)
 
 
 def measure_transform(dataset: StoreDataset, batch_size: int, cores: int, *, seconds: float) -> TransformRun | None:

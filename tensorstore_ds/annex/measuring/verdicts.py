@@ -159,10 +159,13 @@ def store_and_threads(m: Measured) -> Iterator[Verdict]:
     if d is not None and starved(m):
         line = f"Images are kept as files and decoded in every epoch: {duration(d.decode)} each, {_best(m)}."
         change = (
-            "Decode only the crop: pass RandomResizedCrop or Resize as `decode`, and keep JPEG files with restart "
-            'markers, as `encoding="jpeg"` writes them. Or keep pixels, with `encoding="raw"`, '
-            "if all of them fit into the available memory (see `dry_run`)."
+            'Keep pixels, with `encoding="raw"`, if all of them fit into the available memory (see `dry_run`), or '
+            'smaller JPEG files, with `encoding="jpeg"` and `size`.'
         )
+        if d.in_part:
+            line = f"Crops of files are decoded in every epoch: {_best(m)}. A whole image takes {duration(d.decode)}."
+        else:
+            change = f"Decode only the crop: pass RandomResizedCrop or Resize as `decode`. {change}"
         yield Verdict("decode-bound", line, change, rates | {"decode": d.decode, "read": d.read})
     used, wanted = m.current.settings, m.wanted
     if wanted is None or wanted.num_workers or m.gain < QUICKER or disturbed(m):
