@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 import tensorstore_ds as tsds
 from labelling_files import npy, write
 from stores import contents, interrupted, png_bytes
+from tensorstore_ds.conversion import convert
 from tensorstore_ds.conversion.options import ConvertOptions
 from tensorstore_ds.conversion.values import Fit, ImageTiles, ObjectCrops
 
@@ -52,6 +54,24 @@ def test_a_change_is_noticed(tmp_path: Path, format: str, name: str, changed: st
     time.sleep(0.02)  # file systems have clocks of their own, which are coarse
     write(source, {name: changed} if name else {})
     assert tsds.convert(source, tmp_path / "s.tsds", options).resumed == resumed
+    tsds.convert(source, tmp_path / "fresh.tsds", options)
+    assert contents(tmp_path / "s.tsds") == contents(tmp_path / "fresh.tsds")
+
+
+def test_a_change_after_the_scan_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ConvertOptions(workers=0, shard_nbytes=60)
+    source, prepare = write(tmp_path / "src", SOURCES["arrays"]), convert.prepare
+
+    def prepared(*args: Any, **kwargs: Any) -> Any:
+        found = prepare(*args, **kwargs)
+        time.sleep(0.02)  # file systems have clocks of their own, which are coarse
+        write(source, {"labels.npy": npy((LABELS + 1) % 2)})
+        return found
+
+    with monkeypatch.context() as patch:
+        patch.setattr(convert, "prepare", prepared)
+        interrupted(source, tmp_path / "s.tsds", 6, options)
+    assert tsds.convert(source, tmp_path / "s.tsds", options).resumed == 0
     tsds.convert(source, tmp_path / "fresh.tsds", options)
     assert contents(tmp_path / "s.tsds") == contents(tmp_path / "fresh.tsds")
 

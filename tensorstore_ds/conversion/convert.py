@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Unpack, cast
+
+import numpy as np
 
 from tensorstore_ds.archives import decompressing
 from tensorstore_ds.conversion.blocks import ShapesDiffer, faults, identities
@@ -202,11 +205,15 @@ class _Conversion:
         now()  # a time that cannot be used is refused before the work
         with one_line_for_failures(self._build.out), self._build as build:
             self._notify(Progress("scan", 0, 0))
+            began = time.time_ns()
             room = None if build.finished_names() else build.out  # their room is taken; `make` asks for the rest
             prepared = prepare(source, options, out=room, is_part=self._check is not None)
             for note in (*prepared.contents.notes, *prepared.notes):
                 build.note(note)
             self._common = identities(source.common_files())
+            times = np.frombuffer(self._common, np.int64).reshape(-1, 4)[:, 2:]
+            if ((times >= began) & (times <= time.time_ns())).any():  # changed after the scan may have read it
+                self._common += os.urandom(32)  # so that no later run uses the shards
             if self._like is not None:
                 fields = {**prepared.format.fields, "image": self._like}  # pixels of differing sizes
                 prepared = replace(prepared, format=replace(prepared.format, fields=fields))
