@@ -59,6 +59,17 @@ def test_by_files_of_equal_bytes(tmp_path: Path) -> None:
     assert all(2 * len(found[name]) == len(each) for name, each in keys(store).items())
 
 
+def test_by_images_of_equal_bytes_with_an_annotation_each(tmp_path: Path) -> None:
+    box = "<object><name>{}</name><bndbox><xmin>1</xmin><ymin>1</ymin><xmax>4</xmax><ymax>4</ymax></bndbox></object>"
+    for i in range(20):
+        image = png_bytes(np.full((6, 6), i // 2, np.uint8))
+        write(tmp_path / "s", {f"{i}.png": image, f"{i}.xml": f"<annotation>{box.format('ab'[i % 2])}</annotation>"})
+    found = keys(convert(tmp_path / "s", tmp_path / "o.tsds", split_by="duplicates"))
+    assert {name: len(each) for name, each in found.items()} == {"train": 12, "val": 8}
+    groups = {name: {int(key.removesuffix(".png")) // 2 for key in each} for name, each in found.items()}
+    assert not groups["train"] & groups["val"]
+
+
 def test_a_store_is_divided_by_groups(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (10, 6, 6, 3), np.uint8)

@@ -292,7 +292,7 @@ class Source(Protocol):
         raise no_column(self, name)
 
     def files(self, reference: Reference) -> tuple[str, ...]:
-        """Return the files that only this sample is made from, such as its image.
+        """Return the files that only this sample is made from, its image first.
 
         It is empty if samples share all files.
         """

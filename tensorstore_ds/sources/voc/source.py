@@ -83,7 +83,7 @@ class VocSource(AnnotatedSource):
 
     def files(self, reference: Reference) -> tuple[str, ...]:
         image, row = unpack(reference)
-        return (f"{self.path}/{row.texts[0]}", f"{self.images}/{image}")
+        return (f"{self.images}/{image}", f"{self.path}/{row.texts[0]}")
 
     def _beside(self, layout: Layout) -> list[Problem]:
         """XML files and images outside of the folders of the data set, except its masks."""
