@@ -20,10 +20,10 @@ from tensorstore_ds.annex.augment.color import (
 )
 from tensorstore_ds.annex.augment.erasing import RandomErasing
 from tensorstore_ds.annex.augment.policies import RandAugment, TrivialAugment
-from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.compose import Compose
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
+from tensorstore_ds.loading.buffers import on_device
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------
@@ -148,7 +148,10 @@ GOOD = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
             {"image": torch.zeros(2, 3, 8, 8, dtype=torch.int32)},
             r"expected uint8, uint16 or floating-point, found torch.int32",
         ),
-        ({**GOOD, "objects": [{}, {}]}, 'expected PackedObjects, found list. Load with `collate="packed"`'),
+        (
+            {**GOOD, "objects": [{"image_id": 1}] * 2},
+            "expected tensors, .* found others in a list. Load with `return_as",
+        ),
         ({**GOOD, "objects": pack_objects([{}])}, "expected objects of 2 samples, as of images, found 1"),
     ],
 )

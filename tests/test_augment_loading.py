@@ -13,6 +13,8 @@ from torch import Tensor
 
 import tensorstore_ds as tsds
 from stores import store_of
+from tensorstore_ds.loading import PackedObjects
+from tensorstore_ds.loading.collate import pack_objects
 
 ROWS = 24
 
@@ -236,3 +238,38 @@ def test_each_pass_through_a_small_store_of_a_mixture_is_another_one(path: Path)
     once = tsds.MixedDataset({large: 0.5, tsds.StoreDataset(path): 0.5})
     rows = [batch["image"] for batch in tsds.DataLoader(once, 8, shuffle=True, seed=1, batch_transform=colors)]
     assert len(torch.cat(rows).flatten(1).unique(dim=0)) == 48
+
+
+@pytest.mark.parametrize("how", ["list", "padded", "packed"])
+@pytest.mark.parametrize(
+    "way", [{"num_threads": 2}, {"num_workers": 1}, {"return_as": "tuple"}, {"in": "script"}], ids=str
+)
+def test_objects_move_in_every_form(tmp_path: Path, how: Any, way: dict[str, Any]) -> None:
+    rng, counts = np.random.default_rng(3), [2, 0, 3, 1, 0, 1]
+    samples = []
+    for count in counts:
+        corners = rng.uniform(0, 20, (count, 2))
+        boxes = np.concatenate([corners, corners + rng.uniform(3, 12, (count, 2))], 1).astype(np.float32)
+        labels = rng.integers(0, 2, count)
+        samples.append({"image": rng.integers(0, 256, (32, 32, 3), np.uint8), "boxes": boxes, "labels": labels})
+    store_of(tmp_path / "s.tsds", samples, ("a", "b"))
+    steps = [tsds.RandomCrop((16, 18)), tsds.RandomHorizontalFlip(), tsds.transforms.ColorJitter(0.4)]
+    move = tsds.Compose(steps, seed=1)
+    dataset = tsds.StoreDataset(tmp_path / "s.tsds", return_as="tuple" if way == "tuples" else "dict")
+    called: Any = (lambda *asked: move(*asked)) if way == "script" else move  # a function of the user
+    loader = tsds.DataLoader(dataset, 3, num_workers=way == "workers", collate=how, batch_transform=called)
+    seen = []
+    for batch in loader:
+        objects = batch[1] if isinstance(batch, tuple) else batch["objects"]
+        if how == "padded":
+            seen += [{n: objects[n][i][objects["mask"][i]] for n in ("boxes", "labels")} for i in range(3)]
+        else:
+            packed = how == "packed"
+            seen += list(PackedObjects(objects.pop("offsets"), objects)) if packed else objects
+    assert len(seen) == len(samples)
+    for row, (sample, found) in enumerate(zip(samples, seen, strict=True)):
+        alone = {n: torch.as_tensor(sample[n]).clone() for n in ("boxes", "labels")}
+        image = torch.from_numpy(sample["image"]).permute(2, 0, 1)[None]
+        (expected,) = move({"image": image, "objects": pack_objects([alone])}, np.array([row]), 0)["objects"]
+        assert torch.equal(found["boxes"], expected["boxes"]) and torch.equal(found["labels"], expected["labels"])
+    assert 0 < sum(len(each["boxes"]) for each in seen) < sum(counts)  # the crop has left some out

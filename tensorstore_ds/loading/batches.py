@@ -16,7 +16,7 @@ from torch.utils import data
 from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, defer_objects, pack_objects
 from tensorstore_ds.loading.crew import alone
-from tensorstore_ds.loading.fields import as_detection, as_tuple, objects_in
+from tensorstore_ds.loading.fields import as_detection, as_tuple
 from tensorstore_ds.loading.padding import PackedPatches, Pad, PaddedImages
 from tensorstore_ds.loading.samples import Batch, Samples, divided
 
@@ -70,9 +70,7 @@ class StoreCollate:
 
     def commutes_with(self, transform: TransformsBatches) -> bool:
         """Whether transforming before collating gives the same result, so that any thread may do it."""
-        objects = objects_in(self.dataset.fields, self.dataset.schema)
-        ours = isinstance(transform, OfBatches) and transform._has_no_state
-        return ours and self._keeps_values and (self.how == "packed" or not objects)
+        return isinstance(transform, OfBatches) and transform._has_no_state and self._keeps_values
 
     @property
     def _keeps_values(self) -> bool:

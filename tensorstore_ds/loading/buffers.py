@@ -104,6 +104,11 @@ def pinned(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.pin_memory() if tensor.device.type == "cpu" else tensor
 
 
+def on_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Copy numbers to a batch's device without waiting. From pageable memory, CUDA may wait for its stream."""
+    return pinned(tensor).to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+
+
 def torch_dtype(dtype: str) -> torch.dtype:
     """Return torch's dtype with this name."""
     of_torch: torch.dtype = getattr(torch, dtype)

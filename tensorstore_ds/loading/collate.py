@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor
 
+from tensorstore_ds.loading.buffers import on_device
 from tensorstore_ds.options import refusal
 
 Collate = Literal["list", "padded", "packed"]
@@ -134,8 +135,8 @@ def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
     values = {name: torch.cat([sample[name] for sample in samples]) for name in names}
     counts = [len(next(iter(sample.values()))) for sample in samples] if names else [0] * len(samples)
     device = next(iter(values.values())).device if values else None
-    offsets = torch.tensor([0, *counts], dtype=torch.int64).cumsum(0).to(device)
-    return PackedObjects(offsets, values)
+    offsets = torch.tensor([0, *counts], dtype=torch.int64).cumsum(0)
+    return PackedObjects(offsets if device is None else on_device(offsets, device), values)
 
 
 def collate_objects(packed: PackedObjects, how: Collate) -> Any:
@@ -183,6 +184,23 @@ def collate_objects(packed: PackedObjects, how: Collate) -> Any:
         padded[name] = value.new_full((*mask.shape, *value.shape[1:]), PADDED_LABEL if name == "labels" else 0)
         padded[name][sample, place] = value
     return padded
+
+
+def uncollated(objects: Any) -> tuple[PackedObjects, Collate] | None:
+    """Return the table of objects that `collate_objects` has collated, and their form; None if they are none.
+
+    On a GPU the form ``padded`` synchronizes.
+    """
+    if isinstance(objects, Mapping) and "offsets" in objects:
+        return PackedObjects(
+            objects["offsets"], {name: v for name, v in objects.items() if name != "offsets"}
+        ), "packed"
+    if isinstance(objects, Mapping) and "mask" in objects:
+        mask = objects["mask"]
+        offsets = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
+        return PackedObjects(offsets, {name: v[mask] for name, v in objects.items() if name != "mask"}), "padded"
+    of_tensors = (isinstance(o, Mapping) and all(isinstance(v, Tensor) for v in o.values()) for o in objects)
+    return (pack_objects(objects), "list") if isinstance(objects, list) and all(of_tensors) else None
 
 
 def _cut(values: Mapping[str, Tensor], lengths: list[int]) -> list[dict[str, Tensor]]:

@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import OptionError, ResidencyError
-from tensorstore_ds.loading.augment.base import on_device
-from tensorstore_ds.loading.buffers import torch_dtype
+from tensorstore_ds.loading.buffers import on_device, torch_dtype
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.dataset import StoreDataset
 from tensorstore_ds.loading.device import record_stream

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.pixels import as_array, as_images, axis_of_width, bits_of, in_one_operation, parts
+from tensorstore_ds.loading.buffers import on_device
 
 
 def change_some(

@@ -13,10 +13,10 @@ from torch import Tensor
 from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.annex.augment.tones import SATURATION, autocontrast, blend, equalize, grayscale, posterize, solarize
 from tensorstore_ds.loading.augment.arguments import Range, limits, number, probability
-from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
 from tensorstore_ds.loading.augment.pixels import in_one_operation
 from tensorstore_ds.loading.augment.values import white_of
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, on_device
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, uniforms
 

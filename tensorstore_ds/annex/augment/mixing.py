@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tensorstore_ds.loading.augment.arguments import probability
-from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size, on_device
+from tensorstore_ds.loading.augment.base import BatchTransform, Params, Size
 from tensorstore_ds.loading.augment.pixels import in_one_operation, parts
 from tensorstore_ds.loading.augment.values import floating, rounded
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, on_device
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import Bits, fold, uniforms

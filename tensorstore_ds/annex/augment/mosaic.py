@@ -10,11 +10,11 @@ from torch import Tensor
 
 from tensorstore_ds.annex.augment.mixing import Mixing, gather_objects
 from tensorstore_ds.loading.augment.arguments import Range, limits, size_of, visibility
-from tensorstore_ds.loading.augment.base import Params, Size, on_device
+from tensorstore_ds.loading.augment.base import Params, Size
 from tensorstore_ds.loading.augment.objects import place_objects
 from tensorstore_ds.loading.augment.pixels import empty_like, in_one_operation, memory_format_of, span
 from tensorstore_ds.loading.augment.placements import Placements
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, on_device
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.seeding import Bits, fold, uniforms
 

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from tensorstore_ds.annex.augment.chosen import change_some
 from tensorstore_ds.imaging.oriented import corners_to_oriented, oriented_to_corners
-from tensorstore_ds.loading.augment.base import Size, on_device
+from tensorstore_ds.loading.augment.base import Size
 from tensorstore_ds.loading.augment.objects import ORIENTED, clip_objects
 from tensorstore_ds.loading.augment.pixels import (
     as_array,
@@ -22,6 +22,7 @@ from tensorstore_ds.loading.augment.pixels import (
     memory_format_of,
 )
 from tensorstore_ds.loading.augment.values import floating, rounded
+from tensorstore_ds.loading.buffers import on_device
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME
 

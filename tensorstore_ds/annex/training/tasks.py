@@ -19,7 +19,7 @@ from torch.nn import functional
 from tensorstore_ds.annex.training.coco_map import Precision, coco_map
 from tensorstore_ds.format.kinds.label import UNLABELLED
 from tensorstore_ds.format.kinds.objects import IGNORED
-from tensorstore_ds.loading.augment.base import on_device
+from tensorstore_ds.loading.buffers import on_device
 from tensorstore_ds.loading.collate import PackedObjects, collate_objects, map_tensors
 
 Batch = Mapping[str, Any]

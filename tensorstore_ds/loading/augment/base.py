@@ -17,8 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from tensorstore_ds.loading.buffers import BufferPool, pinned
-from tensorstore_ds.loading.collate import PackedObjects
+from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.collate import Collate, PackedObjects, collate_objects, uncollated
 from tensorstore_ds.loading.padding import PackedPatches, PaddedImages
 from tensorstore_ds.seeding import Bits, fold
 
@@ -57,8 +57,8 @@ class OfBatches(nn.Module):
 
                 - ``image``: (B, C, H, W) uint8, uint16, or floating-point in [0, 1], in any memory format, which is
                   kept.
-                - ``objects`` (optional): `PackedObjects`, or the dict that ``collate="packed"`` returns. Its tensors
-                  are not changed.
+                - ``objects`` (optional): `PackedObjects`, or what `collate_objects` makes of them. Their tensors do not
+                  change. On a GPU, lists and padded objects synchronize.
                 - ``mask`` (optional): integers (B, H, W), transformed with the images.
                 - ``image_mask`` and ``image_size`` (optional), for padded images: transformed with the images. The size
                   becomes the size of the remaining part of the image. Padding stays zero.
@@ -152,7 +152,6 @@ class BatchTransform(OfBatches):
                     wanted = f"{type(self).__name__}: expected floating-point images in [0, 1]"
                     advice = "Put Normalize after it, and divide values of 0 to 255 by 255."
                     warnings.warn(f"{wanted}, found {low:.3g} to {high:.3g}. {advice}", stacklevel=2)
-        _packed(batch.get("objects"), len(images))
         params = self.make_params(self.keys(check_rows(rows, epoch, len(images)), epoch or 0), images.shape[-2:])
         others = self._change_others(batch, params, images.shape[-2:])
         return {**batch, **self._change_pixels(batch, params, pool), **others}
@@ -164,11 +163,11 @@ class BatchTransform(OfBatches):
     def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         """Return the transformed members without pixels, for images of `size`, which are the objects, if any."""
         objects = batch.get("objects")
-        packed = _packed(objects, len(batch["image"]))
-        if packed is None:
+        if objects is None or type(self).transform_objects is BatchTransform.transform_objects:
             return {}
+        packed, how = _packed(objects, len(batch["image"]))
         moved = self.transform_objects(packed, params, size)
-        return {"objects": moved if objects is packed else {"offsets": moved.offsets, **moved.values}}
+        return {} if moved is packed else {"objects": moved if how is None else collate_objects(moved, how)}
 
     def _change_pixels(self, batch: Mapping[str, Any], params: Params, pool: BufferPool | None) -> dict[str, Any]:
         """Return the transformed members with pixels, which are `image`, `mask`, `image_mask` and `image_size`."""
@@ -266,22 +265,15 @@ def check_rows(rows: Rows | None, epoch: int | None, samples: int) -> NDArray[np
     return array.astype(np.int64, copy=False)
 
 
-def _packed(objects: Any, samples: int) -> PackedObjects | None:
-    if objects is None:
-        return None
-    if isinstance(objects, Mapping) and "offsets" in objects:
-        objects = PackedObjects(objects["offsets"], {name: v for name, v in objects.items() if name != "offsets"})
-    if not isinstance(objects, PackedObjects):
+def _packed(objects: Any, samples: int) -> tuple[PackedObjects, Collate | None]:
+    """Return the table of a batch's objects, and the form in which they were collated, if any."""
+    found = (objects, None) if isinstance(objects, PackedObjects) else uncollated(objects)
+    if found is None:
         raise ValueError(
-            f"batch['objects']: expected PackedObjects, found {type(objects).__name__}. "
-            'Load with `collate="packed"`, and use collate_objects after the batch transforms.'
+            f"batch['objects']: expected tensors, as a loader collates them, found others in a "
+            f'{type(objects).__name__}. Load with `return_as="dict"`.'
         )
-    if len(objects) != samples:
+    if len(found[0]) != samples:
         expected = f"expected objects of {samples} samples, as of images"
-        raise ValueError(f"batch['objects']: {expected}, found {len(objects)}.")
-    return objects
-
-
-def on_device(params: Tensor, device: torch.device) -> Tensor:
-    """Copy parameters to the batch's device without waiting. From pageable memory, CUDA may wait for its stream."""
-    return pinned(params).to(device, non_blocking=True) if device.type == "cuda" else params.to(device)
+        raise ValueError(f"batch['objects']: {expected}, found {len(found[0])}.")
+    return found

@@ -19,10 +19,9 @@ from tensorstore_ds.loading.augment.base import (
     Size,
     check_images,
     check_rows,
-    on_device,
 )
 from tensorstore_ds.loading.augment.normalize import Normalize
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, on_device
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import draws_of, fold
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from tensorstore_ds.errors import OptionError
 from tensorstore_ds.format.kinds import ObjectsField
 from tensorstore_ds.imaging.oriented import corners_to_oriented, oriented_to_corners
-from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.placements import Placements
+from tensorstore_ds.loading.buffers import on_device
 from tensorstore_ds.loading.collate import PackedObjects
 from tensorstore_ds.loading.outlines import FRAME
 from tensorstore_ds.options import refusal

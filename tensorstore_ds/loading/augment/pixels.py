@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from tensorstore_ds.format.schema import ArraySpec
-from tensorstore_ds.loading.augment.base import on_device
 from tensorstore_ds.loading.augment.values import BITS, rounded
-from tensorstore_ds.loading.buffers import BufferPool
+from tensorstore_ds.loading.buffers import BufferPool, on_device
 from tensorstore_ds.reading.columns import LARGE_NBYTES
 
 PaddingMode = Literal["constant", "edge", "reflect", "symmetric"]

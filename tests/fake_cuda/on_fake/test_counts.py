@@ -81,6 +81,7 @@ def stacked(samples: list[Any]) -> torch.Tensor:
     [
         ({}, {}),
         ({}, {"collate": "packed"}),
+        ({}, {"batch_transform": tsds.RandomHorizontalFlip()}),  # whose objects are a list
         ({}, {"collate_images": "padded"}),
         ({}, {"num_workers": 1}),
         ({"transform": dict}, {}),
