@@ -156,7 +156,7 @@ def test_fields_sizes_and_files(tmp_path: Path) -> None:
     assert (got.contents.labels, got.occluded, got.boxes[1]) == (None, [[0], []], [])
     assert got.sizes == [(480, 640), None]
     assert got.images == ["a.jpg", "b.jpg"]
-    assert got.source.files(got.contents.splits["train"][0]) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
+    assert got.source.files(got.contents.splits["train"][0]) == (f"{tmp_path}/a.jpg", f"{tmp_path}/a.xml")
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_a_file_that_changes_after_the_scan(tmp_path: Path) -> None:
     reference = got.contents.splits["train"][0]
     write(tmp_path, {"a.xml": annotation("a.jpg", obj(box="5 6 7 8"))})
     assert got.source.read("train", reference).objects["boxes"].tolist() == [[5, 6, 7, 8]]  # type: ignore[index]
-    assert got.source.files(reference) == (f"{tmp_path}/a.xml", f"{tmp_path}/a.jpg")
+    assert got.source.files(reference) == (f"{tmp_path}/a.jpg", f"{tmp_path}/a.xml")
     write(tmp_path, {"a.xml": annotation("a.jpg", obj("new"))})
     for match, reason in (("Do not change a source", "annotation"), ("", "unreadable-file")):
         with refusing(reason, match or None):
