@@ -167,8 +167,8 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         {
             **images("train/0a.jpg", "validation/0b.jpg"),
             "oidv6-train-annotations-bbox.csv": lines(
-                "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax", "0a,xclick,/m/0c,1,0.1,0.5,0.2,0.6",
-                "0a,xclick,/m/0k,1,0.1,0.5,0.2,0.6",
+                "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax,XClick1X,XClick1Y",
+                "0a,xclick,/m/0c,1,0.1,0.5,0.2,0.6,0.3,0.2", "0a,xclick,/m/0k,1,0.1,0.5,0.2,0.6,0.3,0.2",
             ),
             "validation-annotations-bbox.csv": lines(
                 "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax", "0b,xclick,/m/0k,1,0.1,0.5,0.2,0.6"
@@ -184,13 +184,13 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"train": 1, "val": 1}, "objects", ["object"],
     ),
-    "oxford-pets": (
+    "oxford-pets/images": (
         {
-            **images("images/Abyssinian_1.jpg", "images/beagle_1.jpg"), "annotations/list.txt": "Abyssinian_1 1 1 1\n",
-            "annotations/xmls/Abyssinian_1.xml": xml("cat"), "annotations/xmls/beagle_1.xml": xml("dog"),
-            "annotations/trimaps/Abyssinian_1.png": MASK, "annotations/trimaps/beagle_1.png": MASK,
+            **images("Abyssinian_1.jpg", "great_pyrenees_1.jpg"), "Abyssinian_100.mat": "x",
+            "../annotations/list.txt": "Abyssinian_1 1 1 1\n", "../annotations/xmls/Abyssinian_1.xml": xml("cat"),
+            "../annotations/trimaps/Abyssinian_1.png": MASK,
         },
-        {"train": 2}, "objects", ["cat", "dog"],
+        {"train": 2}, "label", ["Abyssinian", "great_pyrenees"],
     ),
     "ibug_300W_large_face_landmark_dataset": (
         {

@@ -230,6 +230,18 @@ def test_labelme2voc_names_its_classes(tmp_path, prefix, ignored):
     assert summary.left_out == ()
 
 
+def test_camvid_of_kaggle_has_colors_in_a_csv_file(tmp_path):
+    """Other files than Pascal VOC's: `_L` behind the names, and the colors of classes in class_dict.csv."""
+    colors, expected = np.array([(64, 128, 64), (192, 0, 128)], np.uint8), np.array([[0, 1, 1], [1, 1, 0]], np.uint8)
+    files = {f"{split}/{split}1.png": png(np.zeros((2, 3, 3))) for split in ("train", "val")}
+    files |= {f"{split}_labels/{split}1_L.png": png(colors[expected]) for split in ("train", "val")}
+    files["class_dict.csv"] = "name, r, g, b\nAnimal, 64, 128, 64\nArchway, 192, 0, 128\n"
+    store, summary = converted(write(tmp_path / "in", files))
+    assert [*store] == ["train", "val"] and store["val"].fields["mask"].classes == ("Animal", "Archway")
+    np.testing.assert_array_equal(store["val"]["mask"][0], expected)
+    assert summary.left_out == ()
+
+
 @pytest.mark.parametrize("mode", ["L", "P", "RGB"])
 def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
     """Masks of colors, with a palette of them, or of numbers; the colors are not those of Pascal VOC."""
@@ -251,7 +263,7 @@ def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
     np.testing.assert_array_equal(split["mask"][0], expected)
     if mode == "RGB":
         write(root, {"labelmap.txt": "\n".join(rows[:2])})
-        with pytest.raises(tsds.SourceError, match=r"the colors of labelmap\.txt in the mask, found 52,209,183"):
+        with pytest.raises(tsds.SourceError, match="the colors of the class list in the mask, found 52,209,183"):
             converted(root)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from labelling_files import case, check, found, reasons, write
+from labelling_files import Has, case, check, found, reasons, write
 from tensorstore_ds.annex.sources.pts import read_points
 from tensorstore_ds.errors import SourceError
 from tensorstore_ds.sources.ledger import Ledger
@@ -19,6 +19,10 @@ CASES = {
         {"train/a_1.pts": GOLDEN, "train/a_1.png": "", "test/b.pts": GOLDEN, "test/b.jpg": "", "test/c.jpg": ""},
         keys={"test": ["test/b.jpg"], "train": ["train/a_1.png"]}, keypoints=["1", "2", "3"], points=[POINTS] * 2,
         values=["boxes", "keypoints"], boxes=[[[9.5, 19, 29, 54]]] * 2, left_out=[("test/c.jpg", "not-listed")],
+    ),
+    "folders that may be splits, as of iBUG": case(
+        {f"{at}.{end}": GOLDEN for at in ("afw/1", "helen/testset/2", "helen/trainset/3") for end in ("pts", "jpg")},
+        notes=[Has("the folders testset, trainset are not read as splits: for splits, name them test, train and")],
     ),
     "files that do not fit the others": case(
         {

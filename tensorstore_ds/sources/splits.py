@@ -78,9 +78,11 @@ def folder_splits(paths: Iterable[str], where: str) -> tuple[dict[str, array[int
     """
     rows: dict[str, array[int]] = {}
     first = ""  # path without a folder that means a split
+    folders: set[str] = set()
     for i, path in enumerate(paths):
         if not (folder := split_folder(path)):
             first = first or path
+            folders.update(path.split("/")[:-1])
         rows.setdefault(folder, array("q")).append(i)
     if len(rows) > 1 and first:
         message = f"expected all files in split folders, found {first} beside {next(filter(None, rows))}."
@@ -90,7 +92,10 @@ def folder_splits(paths: Iterable[str], where: str) -> tuple[dict[str, array[int
     if len(set(texts.values())) < len(texts):  # train2014 and train2017
         texts = {folder: folder for folder in rows}
     names = split_names(texts.values())
-    return {names[texts[folder]]: some for folder, some in rows.items()}, notes_of_renamed(names)
+    named = {word: folder for folder in sorted(folders) if (word := split_word(folder))}
+    what = f"the folders {', '.join(named.values())} are not read as splits: for splits, name them {', '.join(named)}"
+    notes = (f"{what} and convert them alone.",) if len(named) > 1 else ()
+    return {names[texts[folder]]: some for folder, some in rows.items()}, (*notes_of_renamed(names), *notes)
 
 
 def numbered_splits(files: Sequence[str]) -> tuple[dict[str, str], tuple[str, ...]]:

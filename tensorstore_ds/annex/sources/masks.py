@@ -23,8 +23,8 @@ from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, drop_unions, no_samples, split_names
 
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
-#: Files with the names of classes: those of labelme2voc, and of CVAT, which has the color of each in its masks.
-_ROBOFLOW, _LABELMAP = "_classes.csv", "labelmap.txt"
+#: Files with the names of classes: those of labelme2voc, and of CVAT and Kaggle, which have the color of each in masks.
+_ROBOFLOW, _LABELMAPS = "_classes.csv", ("labelmap.txt", "class_dict.csv", "class_dict_seg.csv")
 _NAMES = ("classes.txt", "class_names.txt", _ROBOFLOW)
 _IGNORED_NAME = "__ignore__"  # of labelme2voc, for -1
 _BORDER = 0xE0E0C0  # outline of Pascal VOC's objects, not a class
@@ -158,7 +158,8 @@ class MaskSource(Source):
                 if name == _ROBOFLOW:  # Pixel Value, Class; or of images, with other columns
                     is_of_masks = bool(named) and named[0].lower().startswith("pixel value")
                     named = tuple(each.partition(",")[2].strip() for each in named[1:]) if is_of_masks else None
-        if named is None and (labelmap := self._beside(folders.masks, _LABELMAP)) is not None:
+        found_maps = (self._beside(folders.masks, name) for name in _LABELMAPS)
+        if named is None and (labelmap := next(filter(None, found_maps), None)) is not None:
             self.ledger.use(labelmap)
             labels = _labels(labelmap)
             named, colors = tuple(name for name, _ in labels), {color for _, color in labels if color is not None}
@@ -202,11 +203,12 @@ class MaskSource(Source):
 
 
 def _labels(path: Path) -> list[tuple[str, int | None]]:
-    """Names and colors from CVAT's ``name:red,green,blue:parts:actions``, in line order."""
+    """Names and colors from CVAT's ``name:red,green,blue:parts:actions`` or a CSV file, in line order."""
+    is_csv = path.suffix == ".csv"
     labels: list[tuple[str, int | None]] = []
     for line in read_lines(path, "class list").values():
-        name, _, rest = line.strip().partition(":")
-        if name and not name.startswith("#"):
+        name, _, rest = line.strip().partition("," if is_csv else ":")
+        if name and not name.startswith("#") and (not is_csv or rest[-1:].isdecimal()):
             numbers = rest.partition(":")[0].split(",")
             is_color = len(numbers) == 3 and all(n.strip().isdecimal() and int(n[-9:]) < 256 for n in numbers)
             labels.append((name, int.from_bytes(int(n) for n in numbers) if is_color else None))
@@ -244,7 +246,7 @@ def _by_color(path: Path, colors: Sequence[int]) -> Path | NDArray[Any]:
     if unknown is not None:
         if mode == "P":
             return path
-        message = f"expected the colors of {_LABELMAP} in the mask, found {','.join(map(str, unknown.to_bytes(3)))}."
+        message = f"expected the colors of the class list in the mask, found {','.join(map(str, unknown.to_bytes(3)))}."
         raise SourceError(Problem(str(path), "mask-range", message), "Add its class there, or correct the mask.")
     values = np.array([numbers[color] for color in found.tolist()], np.uint8 if len(colors) < 256 else np.uint16)
     mask: NDArray[Any] = values[places.reshape(packed.shape)]
