@@ -237,6 +237,10 @@ def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:
         (["a/b/c/train/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
         (["test/images/cat/1.png"], "found the first ones in test/images/cat. Convert {root}/test/images."),
         (["a/b/c/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/cat. Convert {root}/a/b/c."),
+        (  # WIDER FACE
+            [f"WIDER_{split}/images/0--Parade/{split}.jpg" for split in ("train", "val")],
+            "There are more, such as WIDER_.*jpg: the `format` folders reads all. Or ",
+        ),
         *(  # Food-101 has the lists of its splits beside the folder
             (names, f"Convert {{root}}/{inner}. That does not read the files beside it, such as {beside}.$")
             for names, inner, beside in (

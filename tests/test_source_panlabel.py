@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import tensorstore_ds as tsds
-from labelling_files import stored, write
+from labelling_files import converted, stored, write
 from small_stores import tsds as command
 from stores import png_bytes
 
@@ -57,6 +57,25 @@ def test_a_folder_whose_images_lie_elsewhere(tmp_path: Path, panlabel: None) -> 
     assert store["train"]["objects"][0]["boxes"].tolist() == [[10, 12, 30, 40]]
     said = [json.loads(line) for line in (store.path / "skipped.jsonl").read_text().splitlines()]
     assert any("says panlabel" in each["message"] for each in said)
+
+
+def test_sizes_that_panlabel_guesses_from_boxes_are_not_compared(tmp_path: Path, panlabel: None) -> None:
+    """BDD100K has none. What panlabel does not read is told."""
+    box = {"category": "car", "box2d": {"x1": 4.5, "y1": 6, "x2": 20.25, "y2": 30}}
+    files = {"labels/x.json": json.dumps([{"name": "a.png", "labels": [box]}]), "images/a.png": IMAGE}
+    root = write(tmp_path / "src", files)
+    store, summary = converted(root / "labels/x.json", via="bdd100k", images=root / "images")
+    assert store["train"]["objects"][0]["boxes"].tolist() == [[4.5, 6, 20.25, 30]]
+    assert any("reads box2d labels only" in note for note in summary.notes)
+
+
+def test_shapes_that_panlabel_skips_are_reported(tmp_path: Path, panlabel: None) -> None:
+    polygon = {"shape_attributes": {"name": "polygon", "all_points_x": [1, 9, 9], "all_points_y": [1, 1, 9]}}
+    regions = [REGION, *[polygon | {"region_attributes": {"label": "cat"}}] * 2]
+    some = {f"{i}.png9": {"filename": f"{i}.png", "size": 9, "regions": regions} for i in range(3)}
+    source = write(tmp_path / "src", {"x.json": json.dumps(some), **{f"{i}.png": IMAGE for i in range(3)}}) / "x.json"
+    said = [str(each) for each in converted(source, via="via")[1].left_out]
+    assert len([each for each in said if "skipping non-rect shape 'polygon' in '" in each and "3 in all" in each]) == 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])

@@ -137,6 +137,11 @@ def _check_images(path: Path) -> None:
     depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1
     inner = path.joinpath(*folders[:depth])
     message = f"expected images in this folder or two levels below, found the first ones in {'/'.join(folders)}."
+    beside = (name for name, is_folder in entries(path) if is_folder and name != folders[0])
+    found = (f"{name}/{each}" for name in beside if (each := find_file(path / name, IMAGE_SUFFIXES)[0]))
+    if other := next(found, None):
+        advice = f"There are more, such as {other}: the `format` folders reads all. Or convert {inner} alone."
+        raise SourceError(Problem(str(path), "unknown-format", message), advice)
     raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {inner}.{note_of_beside(path, inner)}")
 
 

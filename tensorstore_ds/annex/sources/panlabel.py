@@ -24,19 +24,22 @@ from tensorstore_ds.sources.paths import inside
 
 _SECONDS = 3600
 _KNOWN = re.compile(r"possible values: ([^\]:]+)\]")
+_WARNING = re.compile(r".*?warning: (.+)", re.I)
+_EXAMPLE = re.compile(r"'[^']*'|\(.*|\d+")  # the parts of a warning that differ between files
 
 
 class _Json(msgspec.Struct):
-    """COCO's JSON, decoded only for the names of images."""
+    """COCO's JSON, decoded only for the names and sizes of images."""
 
     images: list[dict[str, Any]]
-    annotations: msgspec.Raw
+    annotations: list[dict[str, Any]]
     categories: msgspec.Raw
 
 
 class _Issue(msgspec.Struct):
     severity: str
     message: str
+    stage: str = ""
 
 
 class _Report(msgspec.Struct):
@@ -71,7 +74,9 @@ class PanlabelSource(Source):
         contents = self._coco.contents()
         lost = dict.fromkeys(one_line(issue.message) for issue in report.issues if issue.severity == "warning")
         left_out = tuple(Problem(str(self.path), "not-listed", f"not stored, says panlabel: {each}.") for each in lost)
-        return replace(contents, left_out=(*contents.left_out, *left_out))
+        told = (each.message for each in report.issues if each.stage == "source_reader" and " only" in each.message)
+        notes = (f"panlabel: {one_line(message)}." for message in told)
+        return replace(contents, left_out=(*contents.left_out, *left_out), notes=(*contents.notes, *notes))
 
     def read(self, split: str, reference: Reference) -> Sample:
         assert self._coco is not None  # noqa: S101  # it was scanned
@@ -96,9 +101,15 @@ class PanlabelSource(Source):
         except subprocess.TimeoutExpired as error:
             message = f"panlabel was not done after {_SECONDS // 60} minutes."
             raise SourceError(Problem(str(self.path), "annotation", message), "Run it on its own.") from error
-        if done.returncode == 0:
-            return msgspec.json.decode(done.stdout, type=_Report)
         said = done.stderr.decode(errors="replace")
+        if done.returncode == 0:
+            report = msgspec.json.decode(done.stdout, type=_Report)
+            found = (match[1] for line in dict.fromkeys(said.splitlines()) if (match := _WARNING.fullmatch(line)))
+            kinds: dict[str, list[str]] = {}
+            for warning in found:
+                kinds.setdefault(_EXAMPLE.sub("", warning), []).append(warning)
+            report.issues += [_Issue("warning", f"{some[0]}, {len(some):,} in all") for some in kinds.values()]
+            return report
         if done.returncode == 2 and (known := _KNOWN.search(said)):
             raise OptionError(f"`via`: expected one of {known[1]}, found {self.options.via!r}.")
         said = one_line(said.strip().removeprefix("Error: ").replace("\n", " "))[:400].rstrip(".")
@@ -114,7 +125,14 @@ class PanlabelSource(Source):
         except msgspec.MsgspecError as error:
             message = f"expected COCO's JSON of panlabel, found another one: {one_line(str(error))[:200]}."
             raise SourceError(Problem(str(self.path), "annotation", message)) from error
+        ends: dict[Any, tuple[float, float]] = {}  # of the boxes of each image
+        for each in file.annotations:
+            (x, y, width, height), (right, bottom) = each["bbox"], ends.get(each["image_id"], (0, 0))
+            ends[each["image_id"]] = max(right, x + width), max(bottom, y + height)
         for image in file.images:
+            guess = zip((image["width"], image["height"]), ends.get(image["id"], ()), strict=False)
+            if all(abs(size - end) < 1 for size, end in guess):  # panlabel's where a format has no sizes
+                image["width"] = image["height"] = 0
             name = image.get("file_name")
             path = inside(name) if isinstance(name, str) else None
             if isinstance(name, str) and (path is None or images.row(path) < 0):
