@@ -282,6 +282,20 @@ def test_arrays_with_and_without_alpha(tmp_path):
     assert tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0, size=(8, 8), color="rgb")).notes == ()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16])
+def test_advice_for_arrays_of_several_channels_works(tmp_path, dtype):
+    samples = [np.zeros((6, 7, channels), dtype) for channels in (1, 3, 5)]
+    advice = "Convert the images of each number of channels into a store of their own"
+    with pytest.raises(tsds.SourceError, match=advice):
+        tsds.convert(samples, tmp_path / "s.tsds", ConvertOptions(workers=0))
+    (note,) = tsds.convert(samples[:2], tmp_path / "s.tsds", ConvertOptions(workers=0)).notes
+    assert ('`color="gray"`' in note) == (dtype == np.uint8)
+    if dtype == np.uint8:
+        tsds.convert(samples[:2], tmp_path / "gray.tsds", ConvertOptions(workers=0, color="gray"))
+    with pytest.raises(tsds.SourceError, match=r"cannot become (gray|rgb)"):
+        tsds.convert(samples[1:], tmp_path / "o.tsds", ConvertOptions(workers=0, color="rgb"))
+
+
 def test_an_estimate_tells_of_rgb(mixed):
     found = tsds.estimate(mixed, ConvertOptions(workers=1))
     assert found.notes == (NOTE,)

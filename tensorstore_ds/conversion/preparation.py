@@ -458,7 +458,8 @@ def _note_of_mixed_colors(surveyed: Survey, options: ImageOptions) -> str:
         return ""
     if {kind.channels for kind in kinds} != {1, 3}:
         return ""
-    return ALL_AS_RGB.format(*(surveyed.kinds[kind] for kind in sorted(kinds)))
+    note = ALL_AS_RGB.format(*(surveyed.kinds[kind] for kind in sorted(kinds)))
+    return note if {*kinds} == {GRAY, COLOR} else note.partition(" `")[0]  # other numbers do not become gray
 
 
 def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool, mixed: bool) -> Problem | None:
@@ -479,10 +480,10 @@ def _differing(surveyed: Survey, options: ImageOptions, where: str, masks: bool,
     elif sizes_differ and masks:
         fits = '`fit="pad"`, `fit="crop"` or `fit="stretch"`'
         advice = f"Masks are stored as pixels of one size: pass `size`{color} with {fits}."
+    elif max(kinds).channels > max(_CHANNELS.values()):
+        advice = "Convert the images of each number of channels into a store of their own."
     else:
         advice = 'Pass `color="rgb"`.'
-    if surveyed.files == surveyed.images and not masks and len(surveyed.dtypes) == 1:
-        advice = advice.removesuffix(".") + ', or keep each as it is with `encoding="source"`.'
     return Problem(where, "shapes-differ", f"images are of differing {'; and of differing '.join(what)}. {advice}")
 
 
