@@ -162,7 +162,7 @@ CASES = {
     **{
         f"a note: {', '.join(names)}": images(*names, notes=[Has(said)])
         for said, names in {
-            "UTKFace. If UTKFace is no class, convert that folder alone": ["UTKFace/1.jpg", "labels.mat"],
+            "UTKFace. If UTKFace is no class, convert that folder alone": ["UTKFace/1.jpg", "labels.md"],
             "jpg, png. If jpg is no class": ["jpg/1.jpg", "png/2.jpg"],
             "all/no: in the class folder all is one with the name of another class. If all is no class": [
                 "yes/1.jpg", "no/1.jpg", "all/yes/1.jpg", "all/no/1.jpg"
@@ -181,6 +181,13 @@ CASES = {
             ],
         }.items()
     },
+    "a table beside one class": images(
+        "photos7x/1.jpg", "table.csv", notes=[Has("the classes are"), Has("table.csv is not read. It may be")]
+    ),
+    "masks below class folders, as of DUTS": images(
+        "TR/TR-Image/1.png", "TR/TR-Mask/1.png", "TE/TE-Image/2.png", "TE/TE-Mask/2.png",
+        notes=[Has("in 4 folders"), Has("TE/TE-Mask has files of the same names as TE/TE-Image: if they are masks")],
+    ),
     "that folder alone": images("UTKFace/1.jpg", "labels.mat", at="UTKFace", fields=[]),
     "a folder of all images": images(
         "jpg/1.jpg", "labels.mat", fields=[],
@@ -241,6 +248,11 @@ def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:
             [f"WIDER_{split}/images/0--Parade/{split}.jpg" for split in ("train", "val")],
             "There are more, such as WIDER_.*jpg: the `format` folders reads all. Or ",
         ),
+        (
+            ["SUN397/a/abbey/1.jpg", "SUN397/b/bar/2.jpg", "l/1.txt"],
+            "There are more, such as .*: convert {root}/SUN397. Or",
+        ),
+        (["images/10k/train/1.jpg", "labels/sem_seg/masks/train/1.png"], "Convert {root}/images/10k"),
         *(  # Food-101 has the lists of its splits beside the folder
             (names, f"Convert {{root}}/{inner}. That does not read the files beside it, such as {beside}.$")
             for names, inner, beside in (

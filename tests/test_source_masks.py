@@ -287,6 +287,8 @@ def test_cvat_names_its_classes_and_their_colors(tmp_path, mode):
         ("valid/{}.png", "valid/{}_seg.png", "valid"),
         ("test_images/{}.png", "test_labels/{}.png", "test"),
         ("images/test/{}.png", "labels/test/{}.png", "test"),
+        ("seg/images/train/{}.png", "seg/labels/train/{}_train_id.png", "train"),
+        ("training/image_2/{}.png", "training/semantic/{}.png", "training"),
         ("leftImg8bit/train/x/{}_leftImg8bit.png", "gtFine/train/x/{}_gtFine_labelIds.png", "train"),
     ],
 )

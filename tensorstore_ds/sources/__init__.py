@@ -125,6 +125,7 @@ def _check_images(path: Path) -> None:
     """Raise `SourceError` if a folder has no images where formats look for them; the message says where some are."""
     from tensorstore_ds.sources.base import IMAGE_SUFFIXES
     from tensorstore_ds.sources.files import find_file, glance, no_images
+    from tensorstore_ds.sources.images import FOLDERS
     from tensorstore_ds.sources.ledger import note_of_beside
     from tensorstore_ds.sources.splits import SPLIT_NAMES
 
@@ -137,11 +138,15 @@ def _check_images(path: Path) -> None:
     depth = next((i for i, name in enumerate(folders) if name.lower() in SPLIT_NAMES), 0) or len(folders) - 1
     inner = path.joinpath(*folders[:depth])
     message = f"expected images in this folder or two levels below, found the first ones in {'/'.join(folders)}."
-    beside = (name for name, is_folder in entries(path) if is_folder and name != folders[0])
-    found = (f"{name}/{each}" for name in beside if (each := find_file(path / name, IMAGE_SUFFIXES)[0]))
-    if other := next(found, None):
-        advice = f"There are more, such as {other}: the `format` folders reads all. Or convert {inner} alone."
-        raise SourceError(Problem(str(path), "unknown-format", message), advice)
+    around = (path.joinpath(*folders[:i]) for i in range(depth))
+    beside = (
+        (top, *each) for top, own in zip(around, folders, strict=False) for each in entries(top) if each[0] != own
+    )
+    for top, name, is_folder in beside:
+        if is_folder and name.lower() not in FOLDERS and (other := find_file(top / name, IMAGE_SUFFIXES)[0]):
+            how = "the `format` folders reads all" if top == path else f"convert {top}"
+            advice = f"There are more, such as {name}/{other}: {how}. Or convert {inner} alone."
+            raise SourceError(Problem(str(path), "unknown-format", message), advice)
     raise SourceError(Problem(str(path), "unknown-format", message), f"Convert {inner}.{note_of_beside(path, inner)}")
 
 

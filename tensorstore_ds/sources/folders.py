@@ -110,12 +110,13 @@ class FolderSource(Source):
             notes += self._note_of_copies(images)
         if around := sorted(each for each in self._around if len(set(each.split("/")[:-1])) > self._level):
             notes += (f"{around[0][:-1]} is not read as a class, because it is the only folder there.",)
-        notes += notes_of_splits + note_of_masks(islice(images, _LOOKED_AT), self._level)
+        of_masks = (note_of_masks(islice(images, _LOOKED_AT), self._level + deeper) for deeper in (0, 1))
+        notes += notes_of_splits + next(filter(None, of_masks), ())
         left_out = (*contents.left_out, *map(no_samples, self._empty_splits(tops)))
         return replace(
             contents,
             left_out=left_out,
-            notes=(*notes, *_note_of_unknown(others, len(images), is_labelled=bool(contents.fields))),
+            notes=(*notes, *_note_of_unknown(others, len(images), is_labelled=len(self._labels) > 1)),
         )
 
     def _empty_splits(self, tops: Collection[str]) -> list[str]:

@@ -18,11 +18,13 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names, words_of
 
 #: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
 #: The name of a split may be before or behind them; alone it means images.
-_IMAGES = ("images", "image", "imgs", "img", "imgdir", "jpegimages", "original", "originals", "originalimages")
+_IMAGES = (
+    "images", "image", "imgs", "img", "imgdir", "jpegimages", "original", "originals", "originalimages", "image2"
+)  # fmt: skip
 _SURE = ("masks", "mask", "anndir", "segmentationclass", "annotations")  # of masks, whatever the names of the files
 _MASKS = (
     *_SURE, "labels", "label", "gt", "gts", "groundtruth", "groundtruths", "annotation", "annot", "annots", "ann",
-    "anns", "segmentation", "segmentations", "segmentationmasks", "seg", "segs", "labelimages",
+    "anns", "segmentation", "segmentations", "segmentationmasks", "seg", "segs", "semantic", "labelimages",
 )  # fmt: skip
 _CITY_IMAGES, _CITY_MASKS = "leftimg8bit", {"gtfine": "_gtFine_labelIds", "gtcoarse": "_gtCoarse_labelIds"}
 _CITY_ENDING = "_leftImg8bit"
@@ -31,10 +33,12 @@ _FEW = 100  # folders two levels below that are looked into
 _SPELLED = ("masks", "Masks", "mask", "labels", "label", "gt", "annotations", "ann_dir", "SegmentationClass")
 _PROBED = 16  # masks of a folder whose names are compared
 #: What follows the name of an image in the name of its mask.
-_ENDINGS = ("", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth", "_L")
+_ENDINGS = (
+    "", "_mask", "_masks", "_label", "_labels", "_gt", "_seg", "_segmentation", "_groundtruth", "_train_id", "_L"
+)  # fmt: skip
 _MASK_WORDS = frozenset(
     {"mask", "masks", "label", "labels", "gt", "annot", "annotation", "annotations", "seg", "segmentation"}
-    | {"groundtruth", "truth"}
+    | {"groundtruth", "semantic", "truth"}
 )
 
 
