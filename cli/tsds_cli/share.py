@@ -146,8 +146,9 @@ def _show(done: Transfer, as_json: bool) -> None:
 def pack(store: Path, out: Path, sha256: str | None, as_json: bool) -> None:
     """Pack a STORE into a single file OUT.
 
-    OUT is an uncompressed ZIP file. Every command reads it like the store, without unpacking. Every file is compared
-    with its checksum while it is copied. The same store gives the same bytes.
+    OUT is an uncompressed ZIP file. Commands that read samples take it like the store. To push, pull, copy or change
+    the store, or to write its card, unpack it. Every file is compared with its checksum while it is copied. The same
+    store gives the same bytes.
 
     \b
     Examples:
