@@ -512,6 +512,20 @@ def test_other_images_before_those_of_finished_shards(tmp_path, out):
     assert write(out, digits()).resumed == 2
 
 
+def test_images_of_another_depth_than_those_of_finished_shards(out):
+    files = [png_bytes(np.full((6, 5), i, dtype)) for i, dtype in enumerate([np.uint8] * 4 + [np.uint16])]
+    samples = [{"key": f"{i}", "image": file} for i, file in enumerate(files)]
+    options = {"encoding": "source", "classes": None}
+    with pytest.raises(KeyboardInterrupt), tsds.Writer(out, shard_nbytes=60, **options) as writer:
+        writer.extend("train", samples[:4])
+        raise KeyboardInterrupt
+    for _ in range(2):
+        with pytest.raises(
+            tsds.SourceError, match="expected an image of uint8 pixels like the first one, found uint16"
+        ):
+            write(out, samples, **options)
+
+
 def test_a_split_that_is_not_written_any_more_leaves_nothing(tmp_path, out):
     stopped(out, digits(), "old")
     write(out, digits())

@@ -77,9 +77,10 @@ class SampleFormat:
         if self.rows is not None:
             return self.rows.fields == dict(shard.fields)
         image = shard.statistics.get("image")
-        channels = len(image.sum) if isinstance(image, ImageSums) else 0
+        known = image if isinstance(image, ImageSums) else ImageSums()
         self.reader.use(_without_own(shard.fields))
-        self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, channels)
+        of_images = len(known.sum), known.dtype or None
+        self.rows = RowFormat(shard.fields, self.options.image, self.options.on_error, *of_images)
         return True
 
 
