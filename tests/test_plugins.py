@@ -65,6 +65,19 @@ def test_there_and_back(site: Path, tmp_path: Path) -> None:
         assert file.with_suffix(".cls").read_text() == f"{label}\n"
 
 
+def test_a_class_that_changes_after_an_interruption(site: Path, tmp_path: Path) -> None:
+    source, image = tmp_path / "pets", tmp_path / "pets/c.png"
+    write(source, {"a.png": "cat", "b.png": "dog", "c.png": "cat"})
+    data = image.read_bytes()
+    image.write_bytes(data[:60])
+    command = ("convert", source, tmp_path / "pets.tsds", "--workers", 0, "--shard-size", "105B")
+    tsds(site, *command, status=1)
+    image.write_bytes(data)
+    (source / "a.cls").write_text("dog\n")
+    tsds(site, *command)
+    assert tsds(site, "classes", tmp_path / "pets.tsds").split() == ["train", "cat", "1", "train", "dog", "2"]
+
+
 def test_a_planned_conversion(site: Path, tmp_path: Path) -> None:
     write(tmp_path / "pets", {"a.png": "cat", "b.png": "dog"})
     tsds(site, "plan", tmp_path / "pets", tmp_path / "pets.tsds")

@@ -185,7 +185,7 @@ def _decoding_stream(device: torch.device) -> Iterator[None]:
         return
     own = stream_for("decoding", with_index(device))
     own.synchronize()
-    with torch.cuda.device(device), torch.cuda.stream(own):
+    with torch.inference_mode(False), torch.cuda.device(device), torch.cuda.stream(own):
         yield
     stream_for("copies", with_index(device)).wait_stream(own)  # the script's current stream may differ then
 

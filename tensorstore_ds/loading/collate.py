@@ -120,7 +120,8 @@ class PackedObjects:
     def select(self, keep: Tensor) -> PackedObjects:
         """Copy the objects for which `keep`, (M,) bool, is true. All samples remain. On a GPU this synchronizes."""
         before = torch.nn.functional.pad(keep.cumsum(0), (1, 0))  # (M + 1,): how many are kept before each object
-        return PackedObjects(before[self.offsets], {name: value[keep] for name, value in self.values.items()})
+        kept = keep.nonzero()[:, 0]  # once, because it waits for a GPU
+        return PackedObjects(before[self.offsets], {name: value[kept] for name, value in self.values.items()})
 
 
 def pack_objects(samples: Sequence[Mapping[str, Tensor]]) -> PackedObjects:
@@ -197,8 +198,8 @@ def uncollated(objects: Any) -> tuple[PackedObjects, Collate] | None:
         ), "packed"
     if isinstance(objects, Mapping) and "mask" in objects:
         mask = objects["mask"]
-        offsets = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0))
-        return PackedObjects(offsets, {name: v[mask] for name, v in objects.items() if name != "mask"}), "padded"
+        offsets, at = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0)), mask.nonzero(as_tuple=True)
+        return PackedObjects(offsets, {name: v[at] for name, v in objects.items() if name != "mask"}), "padded"
     of_tensors = (isinstance(o, Mapping) and all(isinstance(v, Tensor) for v in o.values()) for o in objects)
     return (pack_objects(objects), "list") if isinstance(objects, list) and all(of_tensors) else None
 

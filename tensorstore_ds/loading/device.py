@@ -197,8 +197,9 @@ class Copies:
             return OnDevice(packed)
         side = self._side = self._side or stream_for("copies", self.device)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        # Also the device: restoring a stream of the current device creates a context there, of 500 MB.
-        with torch.cuda.device(self.device), torch.cuda.stream(side):
+        # Also the device: restoring a stream of the current device creates a context there, of 500 MB. A script in
+        # inference mode may train on the batches that it begins.
+        with torch.inference_mode(False), torch.cuda.device(self.device), torch.cuda.stream(side):
             others = [None if is_plain(piece) else piece.to(self.device, non_blocking=True) for piece in packed.pieces]
             targets = [
                 torch.empty_like(piece, device=self.device) if other is None else other

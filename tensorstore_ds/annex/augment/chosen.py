@@ -29,8 +29,8 @@ def change_some(
     rows = chosen.nonzero()[:, 0]
     if in_one_operation(images):
         out = images if in_place else images.clone()
-        there = on_device(rows, images.device)
         if len(rows):
+            there = on_device(rows, images.device)
             out[there] = change(images[there], *(on_device(each[rows], images.device) for each in amounts))
         return out
     out = images if in_place else torch.empty_like(images) if len(rows) == len(images) else images.clone()

@@ -139,7 +139,7 @@ def warp_objects(objects: PackedObjects, inverse: Tensor, size: Size, min_visibi
         )
     height, width = size
     forward = torch.linalg.inv(inverse.to(torch.float64))
-    middle = torch.tensor([width / 2, height / 2, 1.0], dtype=torch.float64)
+    middle = forward.new_tensor([width / 2, height / 2, 1.0])
     forward = forward / (forward[:, 2] @ middle)[:, None, None]  # visible points have a positive third coordinate
     matrix = on_device(forward.to(torch.float32), objects.offsets.device)[objects.image_index][..., None]
 

@@ -55,7 +55,7 @@ class Fitting(Geometry):
     def transform_masks(self, masks: Tensor, params: Params, pool: BufferPool | None) -> Tensor:
         placed = self._fitted(masks.shape[2], masks.shape[3])
         if (placed.resized[0], placed.resized[1]) != (masks.shape[2], masks.shape[3]):
-            boxes = torch.tensor([0, 0, *masks.shape[-2:]]).expand(len(masks), 4)
+            boxes = torch.tensor([[0, 0, *masks.shape[-2:]]]).repeat(len(masks), 1)
             masks = resized_crop_nearest(masks, boxes, placed.resized)
         return _laid(masks, placed, mask_fill_of(masks, None))
 

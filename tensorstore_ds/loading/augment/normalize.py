@@ -127,7 +127,8 @@ class Normalize(OfBatches):
         elif images.is_cuda:  # one kernel, which converts while it reads and writes
             scale, shift = _factors_on(images.device, self.mean, self.std, largest)
             source = images.to(torch.float32) if images.dtype == torch.uint16 else images
-            scaled = torch.addcmul(shift, source, scale, out=torch.empty_like(images, dtype=self.dtype))
+            out = None if source.requires_grad else torch.empty_like(images, dtype=self.dtype)
+            scaled = torch.addcmul(shift, source, scale, out=out).to(self.dtype)
         else:  # torch converts through copies on a CPU, at half the speed for float32 and 1/3 for bfloat16
             scaled = empty_like(images, pool, dtype=torch.float32).copy_(images)
             values, pixels = scaled, 0
