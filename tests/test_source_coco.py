@@ -140,6 +140,11 @@ def test_a_crop_drops_an_object_with_its_outline(tmp_path: Path) -> None:
     np.testing.assert_allclose(objects["polygons"][0], np.reshape(SQUARE, (-1, 2)) - [5, 0])
 
 
+def test_a_polygon_of_via_has_no_list_around(tmp_path: Path) -> None:
+    store = stored(source_of(tmp_path / "src", change("annotations", 0, segmentation=SQUARE)))
+    np.testing.assert_array_equal(store["val"]["objects"][1]["polygons"][0], np.reshape(SQUARE, (-1, 2)))
+
+
 def test_repacked_and_resized(tmp_path: Path) -> None:
     store = stored(source_of(tmp_path / "src"))
     tsds.repack(store.path, tmp_path / "r.tsds", encoding="jpeg", fit=tsds.conversion.Shrink(20))
@@ -535,7 +540,7 @@ def test_sizes(tmp_path: Path, size: tuple[Any, Any], is_good: bool) -> None:
         ({"category_id": "1"}, "expected the id of a category, found '1'"),
         ({"category_id": 1.5}, "expected the id of a category, found 1.5"),
         ({"segmentation": "1,2,3"}, 'segmentation: expected polygons or runs, found "1,2,3"'),
-        ({"segmentation": [1, 2, 3, 4, 5, 6]}, r"segmentation\[0\]: expected a list, found a whole number"),
+        ({"segmentation": [1, 2, 3, 4, 5]}, "polygons of x and y, found one with an odd number of coordinates"),
         ({"keypoints": {"nose": 1}}, "keypoints: expected a list of numbers, found"),
     ],
 )

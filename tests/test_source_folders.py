@@ -181,6 +181,7 @@ CASES = {
             ],
         }.items()
     },
+    "a table beside images": images("1.jpg", "t.xlsx", notes=[Has("no labels"), Has("t.xlsx is not read. It may be")]),
     "a table beside one class": images(
         "photos7x/1.jpg", "table.csv", notes=[Has("the classes are"), Has("table.csv is not read. It may be")]
     ),

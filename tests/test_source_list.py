@@ -307,6 +307,10 @@ CASES = {
         {"a.jpg": "", "l.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax,XClick1X,XClick1Y\na,/m/01,1,9,2,8,3,4\n"},
         "l.csv", values=["boxes"],
     ),
+    "texts of boxes are no labels": lines(
+        "ImageId,PredictionString\na.png,n01 4 6 20 30\nb.png,n02 1 2 3 4 n03 5 6 7 8\n", fields=[],
+        left_out=[("l.csv: PredictionString", "not-read")],
+    ),
     "runs (RLE) are no labels": lines(
         "ImageId,EncodedPixels\na.png,100 5 200 5\nb.png,3 4\n", fields=[], notes=[Has("no labels")],
         left_out=[("l.csv: EncodedPixels", "not-read")],

@@ -39,7 +39,9 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names, 
 #: Folders of these names beside a folder of images are likely to have its annotations.
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
 #: Suffixes of files that may be annotations, and of those of which one alone may be.
-_ALONE = frozenset({".csv", ".geojson", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".tfrecord"})
+_ALONE = frozenset(
+    {".csv", ".geojson", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".parquet", ".tfrecord", ".xlsx"}
+)
 _LIKELY, _SHARE = _ALONE | {".npy", ".txt", ".xml"}, 4
 _NAMED = 5  # classes in a note
 _LOOKED_AT, _COMPARED = 100_000, 20  # images compared by name, and by bytes if names are equal

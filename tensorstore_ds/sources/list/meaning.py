@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -14,6 +15,7 @@ from tensorstore_ds.sources.row_objects import BoxForm, RowObjects
 from tensorstore_ds.sources.splits import SPLIT_NAMES
 
 _MOST = 8  # different cells of a column that are remembered
+_BOX = 4  # numbers in a text that is no label
 _SHOWN = 40  # characters of a cell in a message
 
 
@@ -24,14 +26,16 @@ class _Cells:
     count: int = 0
     example: str = ""
     values: set[str] = field(default_factory=set)
-    are_texts: bool = False  #: whether some are neither numbers nor lists nor JSON nor runs (RLE)
+    are_texts: bool = False  #: whether some are neither numbers nor lists nor JSON nor runs (RLE) nor boxes
 
     def note(self, cell: str) -> None:
         self.count += 1
         self.example = self.example or cell
         if len(self.values) < _MOST:
             self.values.add(cell.lower())
-        self.are_texts = self.are_texts or not (cell[0] in "[{" or all(map(is_number, cell.split())))
+        words = re.split(r"[\s;,|]+", cell)
+        is_text = cell[0] not in "[{" and sum(map(is_number, words)) < min(len(words), _BOX)
+        self.are_texts = self.are_texts or is_text
 
     def merge(self, other: _Cells) -> None:
         self.count += other.count

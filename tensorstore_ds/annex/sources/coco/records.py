@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
@@ -23,6 +24,7 @@ from tensorstore_ds.sources.xml import Place
 Id = int | float | str
 
 _CORNERS = 3  # minimum of a polygon
+_FLAT = re.compile(rb"\[\s*[-0-9]")  # the begin of a polygon without a list around
 _LARGEST_ANGLE = 10**6  # degrees
 _SEEN = (0, 1, 2)  # values of a keypoint's visibility
 #: Values of `iscrowd`. A boolean or a float equals its integer.
@@ -211,7 +213,7 @@ def box_of(each: Annotation) -> list[float] | None:
 def _box_around(each: Annotation) -> list[float] | None:
     points: list[Place] = []
     if outline_of(each) == "polygons":
-        rings = _decoded(each.segmentation, list[list[float]], "segmentation")
+        rings = _rings(each)
         points = [point for ring in rings for point in zip(ring[::2], ring[1::2], strict=False)]
     elif outline_of(each) is None and has_keypoints(each):
         points = [(x, y) for x, y, seen in _keypoints(each.keypoints).tolist() if seen]
@@ -326,7 +328,7 @@ def read_object(text: bytes, json: str) -> CocoObject:
             given: _Runs = _decoded(each.segmentation, _Runs, "segmentation")
             runs, size = _runs(given), given.size
         elif outline == "polygons":
-            polygons, has_short = _polygons(_decoded(each.segmentation, list[list[float]], "segmentation"))
+            polygons, has_short = _polygons(_rings(each))
         degrees = rotation_of(each)
         if degrees and not all(map(math.isfinite, bbox)):
             raise FormError("bbox: expected finite numbers in a turned box")
@@ -395,6 +397,14 @@ def _runs(given: _Runs) -> NDArray[np.uint32]:
     if (total := int(runs.sum(dtype=np.uint64))) != given.size[0] * given.size[1]:
         raise FormError(f"segmentation: found runs of {total} pixels, where the size says {given.size}")
     return runs
+
+
+def _rings(each: Annotation) -> list[list[float]]:
+    """Coordinates of each polygon; VIA writes those of a single one without a list around."""
+    is_flat = _FLAT.match(memoryview(each.segmentation)) is not None
+    raw = b"[%b]" % bytes(each.segmentation) if is_flat else each.segmentation
+    rings: list[list[float]] = _decoded(raw, list[list[float]], "segmentation")
+    return rings
 
 
 def _polygons(rings: Sequence[Sequence[float]]) -> tuple[NDArray[np.float64], bool]:
