@@ -364,13 +364,15 @@ def test_hostile_names_are_only_names(tmp_path: Path) -> None:
     samples = [{"image": np.full((4, 4, 3), i, np.uint8), "label": i} for i in range(len(HOSTILE))]
     store = store_of(tmp_path / "s.tsds", samples, HOSTILE)
 
-    tsds.annotate(store.path, citation="\n".join(["```", "<img src=x>", *HOSTILE]), description="Plain.")
+    texts = {"citation": ["```", "<img src=x>", *HOSTILE], "description": ["Plain.", "", *HOSTILE]}
+    tsds.annotate(store.path, **{name: "\n".join(lines) for name, lines in texts.items()})
     made = tsds.card(store.path, croissant=True)
     text = text_of(made)
     body, citation = text.split("## License and citation")
     assert "<" not in body.replace("n<1K", "") and not re.search("[\x1b\u202e]", text)
     assert citation.count("````") == 2 and citation.endswith("````\n")
     assert body.count("\n---\n") == 1  # the end of the head
+    assert re.search(r"^Plain\.\n\n&lt;script&gt;alert\(1\)&lt;/script&gt; a \\\| b ", body, re.MULTILINE)
     assert set(head_of(made)) == {"configs", "pretty_name", "size_categories", "tags", "task_categories"}
     table = text.split("## Classes of label")[1].split("## Load it")[0]
     rows = [line for line in table.splitlines() if re.match(r"\| \d", line)]

@@ -38,7 +38,7 @@ def readme(facts: Facts, *, previews: Sequence[str], papers: Collection[str]) ->
     parts = [
         _front_matter(facts, previews),
         f"# {markdown(facts.title)}",
-        facts.description or "*No description was given.*",
+        facts.answers.get("description") or _paragraphs(facts.description) or "*No description was given.*",
         f"![Samples of {markdown(facts.filled[0])}](pictures/samples.jpg)" if "pictures/samples.jpg" in papers else "",
         _contents(facts),
         *(_classes(facts, field) for field in facts.classes),
@@ -243,6 +243,11 @@ _IMPRINT = {"doi": "DOI", "version": "Version", "url": "Home", "contact": "Conta
 def _table(names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
     rule = ["--:" if i in right else "---" for i in range(len(names))]
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, rule, *rows))
+
+
+def _paragraphs(text: str) -> str:
+    """An untrusted text of several lines."""
+    return "\n\n".join(markdown(" ".join(part.split())) for part in text.split("\n\n"))
 
 
 def _cell(text: str) -> str:
