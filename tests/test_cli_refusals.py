@@ -83,6 +83,9 @@ USAGE = [
     ("folds s.tsds -k 1", "1 is not in the range x>=2"),
     ("preview s.tsds --rows 1;2", "--rows"),
     ("drop s.tsds", ""),
+    ("convert o --task 0/2 --size 8", "--size is in the plan: leave it out, or plan again with it.\n"),
+    ("convert o --task 0/2 --dry-run", "--dry-run has no effect with --task.\n"),
+    ("pull s.tsds s3://b/o", "Copy a store from it with tsds pull, or to it with tsds push.\n"),
     ("repack s.tsds o", "Error: Give --layout, --encoding or both.\n"),
     ("repack s.tsds o --encoding source", "--encoding"),
     *(

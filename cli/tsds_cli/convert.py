@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 import tensorstore_ds as tsds
 from tensorstore_ds import ConvertOptions, Sources, words
+from tensorstore_ds.options import flags
 from tsds_cli import text
 from tsds_cli.messages import Failure, not_made, spelled
 from tsds_cli.options import Choice, Command, json_option, option, options_of, path
@@ -166,7 +167,9 @@ def _check_alone(ctx: click.Context, sources: Sequence[Path]) -> None:
     given = ParameterSource.COMMANDLINE
     for each in ctx.command.params:
         if each.name not in _OF_TASKS and each.name is not None and ctx.get_parameter_source(each.name) is given:
-            raise click.UsageError(f"{each.opts[0]} is in the plan: leave it out, or plan again with it.")
+            planned = each.name in flags(ConvertOptions)
+            why = "is in the plan: leave it out, or plan again with it" if planned else "has no effect with --task"
+            raise click.UsageError(f"{each.opts[0]} {why}.")
 
 
 def show_store(summary: Summary, out: Path, took: str) -> None:
