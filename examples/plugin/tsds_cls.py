@@ -40,6 +40,11 @@ class ClsSource(Source):
         fields = {"label": LabelField(classes=classes)}
         return Contents(fields, {"train": list(names)}, {"train": labels}, tuple(missing))
 
+    def files(self, reference: Reference) -> tuple[str, ...]:
+        """Return the image and the .cls file: if one has changed, an interrupted conversion reads both again."""
+        image = self.path / str(reference)
+        return str(image), str(image.with_suffix(".cls"))
+
     def read(self, split: str, reference: Reference) -> Sample:
         """Read one sample."""
         return Sample(str(reference), self.path / str(reference), self._labels[str(reference)])
