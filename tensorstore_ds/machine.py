@@ -100,6 +100,12 @@ def usable_cores() -> int:
     return max(1, math.ceil(min(core_limits().values())))
 
 
+def threads_within(nbytes: int) -> int:
+    """Number of threads that take `nbytes` of memory each: one for each core, or as many as fit, but at least one."""
+    cores = usable_cores()
+    return cores if cores * nbytes <= _UNASKED_NBYTES else max(1, min(cores, memory_limit() // nbytes))
+
+
 def threads_for_loading() -> int:
     """Default number of threads that gather batches: a rank's cores, of more than four all but one, which trains."""
     cores = usable_cores() // local_ranks()

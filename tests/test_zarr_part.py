@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 from numcodecs import zstd
 
+import tensorstore_ds as tsds
 from small_stores import INVALID
+from tensorstore_ds import machine
+from tensorstore_ds.format import chunks
 from tensorstore_ds.format.arrays import ArrayGeometry
 from tensorstore_ds.format.chunks import compress_array, decompress_chunk, frame_problem
 from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.machine import map_in_threads
+from tensorstore_ds.reading import verification
 from tensorstore_ds.reading.columns import Column
 from tensorstore_ds.reading.mirror_file import MirroredPart
 from tensorstore_ds.reading.zarr_part import ZarrPart
@@ -69,6 +75,28 @@ def part(tmp_path_factory: pytest.TempPathFactory) -> Any:
     (folder / "raw").write_bytes(array.tobytes())
     compress_array(folder / "raw", folder / "data", geometry)
     return ZarrPart("data", geometry, lambda: (folder / "data").open("rb")), array
+
+
+def test_large_chunks_take_turns_where_memory_is_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[int | None] = []
+
+    def noted(function: Any, items: Any, width: int | None = None) -> Iterator[Any]:
+        widths.append(width)
+        return map_in_threads(function, items, width)
+
+    for module in (chunks, verification):
+        monkeypatch.setattr(module, "map_in_threads", noted)
+    monkeypatch.setattr(machine, "usable_cores", lambda: 8)
+    store = tsds.convert([np.zeros((30, 80), np.uint8)], tmp_path / "s.tsds", layout="zarr", workers=0).path
+    assert {*widths} == {8}
+    monkeypatch.setattr(machine, "_UNASKED_NBYTES", 0)
+    monkeypatch.setattr(machine, "memory_limit", lambda: 5_000)
+    for rows, width in ((9, 8), (2400, 1)):
+        (tmp_path / "raw").write_bytes(bytes(rows))
+        compress_array(tmp_path / "raw", tmp_path / "c", ArrayGeometry(ArraySpec("uint8"), rows, "zarr"))
+        assert widths[-1] == width
+    assert tsds.verify(store) == []
+    assert widths[-1] == 1
 
 
 @settings(deadline=None)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.format.arrays import CRC_NBYTES, ZSTD_LEVEL, ArrayGeometry, encode_index
-from tensorstore_ds.machine import map_in_threads
+from tensorstore_ds.machine import map_in_threads, threads_within
 
 #: Bytes that are checksummed at a time.
 _READ_NBYTES = 8 * 1024**2
@@ -64,7 +64,8 @@ def compress_array(source: Path, target: Path, geometry: ArrayGeometry) -> None:
                 left -= len(data)
                 yield data.ljust(geometry.chunk_nbytes, b"\0")
 
-        for i, compressed in enumerate(map_in_threads(codec.encode, chunks())):
+        width = threads_within(4 * geometry.chunk_nbytes)  # with those that wait
+        for i, compressed in enumerate(map_in_threads(codec.encode, chunks(), width)):
             entries[i] = offset, len(compressed)
             crcs += int(google_crc32c.value(compressed)).to_bytes(CRC_NBYTES, "little")
             offset += out.write(compressed)

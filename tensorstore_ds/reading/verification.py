@@ -21,7 +21,7 @@ from tensorstore_ds.format.kinds import EncodedImageField
 from tensorstore_ds.format.kinds.base import Finding, image_of, pieces
 from tensorstore_ds.format.manifest import File, shard_path
 from tensorstore_ds.format.schema import SIGNATURE
-from tensorstore_ds.machine import check_resource, map_in_threads
+from tensorstore_ds.machine import check_resource, map_in_threads, threads_within
 from tensorstore_ds.progress import adding, notebook_bytes
 from tensorstore_ds.reading.checks import (
     SIGNATURE_MAX_NBYTES,
@@ -69,7 +69,8 @@ def verify(
     Args:
         path: path of the store, or its URL. Files that are not on this disk are downloaded first.
         sha256: the expected `Store.sha256` or `Store.content_sha256`. None accepts any store.
-        threads: number of threads that read and hash. None takes one for each core.
+        threads: number of threads that read and hash. None takes one for each core, and fewer to unpack chunks that are
+            large for the memory.
         progress: function that is called with (bytes read, total bytes) from these threads, one call at a time. None
             shows a bar in a notebook.
         cache_dir: folder of stores by URL, as in `open`.
@@ -240,7 +241,9 @@ def _check_chunks(
         advance(item[1].nbytes)
         return problem
 
-    return sorted(_problems(check, arrays, threads), key=lambda problem: problem.where)
+    largest = max((geometry.chunk_nbytes for _, geometry in arrays if geometry.layout == "zarr"), default=0)
+    width = threads or threads_within(2 * largest)  # a chunk is read, and unpacked
+    return sorted(_problems(check, arrays, width), key=lambda problem: problem.where)
 
 
 def _chunk_problem(files: StoreFiles, name: str, geometry: ArrayGeometry) -> Problem | None:
