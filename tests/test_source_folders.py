@@ -170,6 +170,8 @@ CASES = {
             "cars_test, cars_train, query. If these are splits": [
                 "cars_train/1.jpg", "cars_test/1.jpg", "query/2.jpg"
             ],
+            "eval, train. If these are splits": ["train/1.jpg", "eval/2.jpg"],
+            "depth has files of the same names as rgb": ["rgb/1.png", "rgb/2.png", "depth/1.png", "depth/2.png"],
             "Approved has files of the same names as Stills: if they are masks": [
                 "Stills/1.png", "Stills/2.png", "Approved/1_L.png", "Approved/2_L.png"
             ],

@@ -303,6 +303,29 @@ CASES = {
         "Filename;Annotation tag;Upper left corner X;Upper left corner Y;Lower right corner X;Lower right corner Y\n"
         "a.png;stop;1;2;3;4\n", values=["boxes"], boxes=[[[1, 2, 3, 4]]],
     ),
+    **{
+        f"two corners: {names}": lines(
+            f"path,{names}\na.png,1,2,3,4\n", values=["boxes"], boxes=[[[1, 2, 3, 4]]], left_out=[]
+        )
+        for names in (
+            "topX,topY,bottomX,bottomY", "tl_x,tl_y,br_x,br_y", "x_start,y_start,x_end,y_end", "minX,minY,maxX,maxY",
+            "bbox_min_x,bbox_min_y,bbox_max_x,bbox_max_y", "left_x,top_y,right_x,bottom_y", "x_tl,y_tl,x_br,y_br",
+            "top_left_x,top_left_y,bottom_right_x,bottom_right_y",
+        )
+    },
+    "two corners, the second one first": lines(
+        "path,br_x,br_y,tl_x,tl_y\na.png,3,4,1,2\n", boxes=[[[1, 2, 3, 4]]],
+        notes=["l.csv: tl_x, tl_y, br_x, br_y are read as the corners of a box."],
+    ),
+    "two corners that are keypoints": lines(
+        "path,start_x,start_y,end_x,end_y\na.png,1,2,3,4\n", options={"keypoints": Keypoints(("start", "end"))},
+        values=["keypoints"],
+    ),
+    "the box of a face": lines("path,face_x,face_y,face_w,face_h\na.png,1,2,3,4\n", boxes=[[[1, 2, 4, 6]]]),
+    "two keypoints": lines("path,left_x,left_y,right_x,right_y\na.png,1,2,3,4\n", keypoints=["left", "right"]),
+    "numbers of a regression": lines(
+        "path,label\na.png,0.5\nb.png,1.5\n", classes=["0.5", "1.5"], notes=[Has("0.5 are numbers, and each is a")]
+    ),
     "clicks of Open Images": case(
         {"a.jpg": "", "l.csv": "ImageID,LabelName,XMin,XMax,YMin,YMax,XClick1X,XClick1Y\na,/m/01,1,9,2,8,3,4\n"},
         "l.csv", values=["boxes"],

@@ -50,6 +50,8 @@ _LONGEST = 1000  # characters of a regular expression
 #: Words in the names of folders that are read as splits, besides the split.
 _PLAIN = SPLIT_NAMES | {"data", "dataset", "image", "images", "img", "imgs", "seg", "set", "split"}
 
+#: Words in the names of class folders that may be splits.
+_LIKE_SPLITS = SPLIT_NAMES | {"dev", "eval", "evaluation", "extra", "unlabeled"}
 _Names = tuple[str, ...]  # of the folders above an image, from the top
 
 
@@ -180,7 +182,7 @@ class FolderSource(Source):
             more = f"{unread} beside them may have annotations, which are not read. Name their `format` to read them."
         elif are_plain:
             more = f"If {classes[0]} is no class, convert that folder alone, or move its images into the folder above."
-        elif len({split_word(name) for name in classes} - {""}) > 1:
+        elif len({split_word(name) or name.lower() for name in classes} & _LIKE_SPLITS) > 1:
             more = "If these are splits, rename them to train, val or test."
         else:
             return ()

@@ -14,6 +14,7 @@ from tensorstore_ds.errors import SourceError
 from tensorstore_ds.regular_files import entries, exists, is_dir, is_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES
 from tensorstore_ds.sources.files import find_file, glance, walk_files
+from tensorstore_ds.sources.images import is_plain
 from tensorstore_ds.sources.splits import SPLIT_NAMES, split_names, words_of
 
 #: Names of folders of images and of masks, in lower case without spaces, ``-`` and ``_``, likely ones first.
@@ -187,7 +188,9 @@ def note_of_masks(images: Iterable[str], level: int) -> tuple[str, ...]:
     for path in images:
         *above, own = path.rpartition(".")[0].split("/", level + 1)
         stems.setdefault("/".join(above), set()).add(own)
+    plain = {folder for folder, some in stems.items() if is_plain(_name(folder)) and len(some) > 1}
     named = {folder for folder in stems if not _MASK_WORDS.isdisjoint(words_of(_name(folder)))}
+    named |= {f for f, some in stems.items() if f not in plain and any(stems[each] == some for each in plain)}
     ended = {f for f, some in stems.items() if 2 * sum(stem.endswith(_ENDINGS[1:]) for stem in some) > len(some)}
     for folder in sorted(named | ended):
         beside = [f for f in stems.keys() - named - ended if f.rpartition("/")[0] == folder.rpartition("/")[0]]

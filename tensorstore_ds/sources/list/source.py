@@ -44,6 +44,7 @@ from tensorstore_ds.sources.list.table import (
     Columns,
     Table,
     column_name,
+    is_number,
     open_table,
     read_columns,
     unpack,
@@ -300,6 +301,9 @@ class ListSource(Source):
             if not self._has_objects:
                 self._divide(texts)
             names = self._class_names(texts)
+            if fraction := next((text for text in texts if is_number(text) and not _NUMBER.fullmatch(text)), None):
+                what = f"{self._names}: labels such as {fraction} are numbers, and each is a class"
+                self._notes.append(f"{what}. If not, rename the column, and add it to the store with tsds add.")
             if self._divided:
                 fields["labels"] = LabelsField.of(names)
                 if empty := rows.count("", keep) if self._divided not in (BRACKETS, ONE_HOT) else 0:

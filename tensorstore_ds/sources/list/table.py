@@ -40,7 +40,7 @@ CORNERS = (
     *(("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max")),
     *(("min_x", "min_y", "max_x", "max_y"), ("left", "top", "right", "bottom"), ("x0", "y0", "x1", "y1")),
     ("roi.x1", "roi.y1", "roi.x2", "roi.y2"),
-    ("upper_left_corner_x", "upper_left_corner_y", "lower_right_corner_x", "lower_right_corner_y"),
+    ("left_x", "top_y", "right_x", "bottom_y"),
 )
 SIZED = tuple(
     (*corner, *size)
@@ -78,7 +78,13 @@ NO_COLUMN = "\x1f"
 TRUE, FALSE = frozenset({"1", "1.0", "true", "yes"}), frozenset({"0", "0.0", "false", "no"})
 MINUS = frozenset({"-1", "-1.0"})
 _FOREIGN = re.compile(r"/|[A-Za-z]:/")
-_BOX_PREFIX = re.compile(r"(?:bbox|box|bndbox|bb)_(?=.)")
+_BOX_PREFIX = re.compile(r"(?:bbox|box|bndbox|bb|face|object|rect|roi)_(?=.)")
+#: Names of 2 points that are opposite corners of a box, without words such as corner.
+_OPPOSITE = {
+    "begin": "end", "lefttop": "rightbottom", "lt": "rb", "min": "max", "start": "end", "tl": "br", "top": "bottom",
+    "topleft": "bottomright", "ul": "lr", "upperleft": "lowerright",
+}  # fmt: skip
+_NO_NAME = re.compile("[^a-z]|corner|bbox|box")
 _NUMBERED = re.compile(r"([xy])[\s_.-]?([0-9]{1,6})", re.I)  # x1, X_1
 _CLICK = re.compile(r"xclick[1-4][xy]", re.I)  # of Open Images: where a box was drawn
 #: Other spellings of the x and y of a keypoint: nose_x, x_nose, p0x, noseX.
@@ -393,6 +399,9 @@ def read_columns(table: Table, keypoints: Keypoints | None, label: str | None = 
     box, form = _box(names)
     others = [i for i in range(len(names)) if i not in (path, *box)]
     points, notes = _keypoints(table, others, keypoints)
+    if not box and keypoints is None and (corners := _corners(points)):
+        points, box, others = (), corners, [i for i in others if i not in corners]
+        notes += (f"{table.where}: {', '.join(table.header[i] for i in corners)} are read as the corners of a box.",)
     texts = tuple((names[i], i) for i in others if names[i] in TEXT_NAMES and names.count(names[i]) == 1)
     are_objects = any(name.startswith(_OF_OBJECTS) for name in names)
     labels = LABEL_NAMES if label is None else frozenset({column_name(label)})
@@ -435,6 +444,16 @@ def _box(names: list[str]) -> tuple[tuple[int, ...], Literal["corners", "sized",
                 return tuple(map(some.index, box)), form
     texts = [i for i, name in enumerate(names) if name in BOX_TEXTS]
     return (texts[0],) if len(texts) == 1 else (), "sized" if texts else "corners"
+
+
+def _corners(points: Sequence[tuple[str, int, int]]) -> tuple[int, ...]:
+    """Indices of the box of 2 keypoints that are its corners by their names; empty if they are not."""
+    places = {_NO_NAME.sub("", name.lower()): (x, y) for name, x, y in points}
+    if len(points) == len(places) == 2:
+        for first, second in itertools.permutations(places):
+            if _OPPOSITE.get(first) == second:
+                return (*places[first], *places[second])
+    return ()
 
 
 def _one(table: Table, names: list[str], wanted: frozenset[str]) -> int | None:
