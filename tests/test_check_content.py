@@ -404,6 +404,8 @@ def test_a_clean_store_and_one_that_lacks_a_class(tmp_path: Path) -> None:
     tsds.convert(root, tmp_path / "s.tsds", tsds.ConvertOptions(workers=0))
     done = command("check", tmp_path / "s.tsds", "--min-class", 1)
     assert (done.exit_code, done.output) == (0, "OK: 6 samples\n")
+    done = command("check", tmp_path / "s.tsds", "--min-class", 1, "--picture", tmp_path / "c.png")
+    assert done.output.endswith(f"{tmp_path}/c.png: not written, because there are no copies\n")
     with pytest.raises(tsds.OptionError, match="expected findings with copies, found none"):
         tsds.checking.draw_copies(tsds.open(tmp_path / "s.tsds"), tsds.check_store(tmp_path / "s.tsds"))
     done = command("check", tmp_path / "s.tsds", "--min-class", 9)

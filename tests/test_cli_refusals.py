@@ -85,6 +85,7 @@ USAGE = [
     ("drop s.tsds", ""),
     ("convert o --task 0/2 --size 8", "--size is in the plan: leave it out, or plan again with it.\n"),
     ("convert o --task 0/2 --dry-run", "--dry-run has no effect with --task.\n"),
+    *((f"compare photos s.tsds {flag}", f"Error: {flag.split()[0]} compares two") for flag in ("--quick", "--by row")),
     ("pull s.tsds s3://b/o", "Copy a store from it with tsds pull, or to it with tsds push.\n"),
     ("repack s.tsds o", "Error: Give --layout, --encoding or both.\n"),
     ("repack s.tsds o --encoding source", "--encoding"),

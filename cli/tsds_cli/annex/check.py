@@ -104,7 +104,9 @@ def check(
         text.echo_json(found.dump())
     else:
         _show(found, out)
-    if picture is not None and found.copies:
+    if picture is not None and not found.copies:
+        text.echo(f"{picture}: not written, because there are no copies", err=as_json)
+    elif picture is not None:
         opened = {str(words.shown_path(each)): tsds.open(each) for each in others}
         save_png(tsds.checking.draw_copies(tsds.open(store), found, others=opened), picture)
         text.echo(f"{picture}: {text.count(len(found.copies), 'group')} of copies", err=as_json)

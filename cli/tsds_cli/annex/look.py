@@ -156,7 +156,7 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], qu
     status is 1 if there are differences.
 
     If A is a folder of classes, B is compared with the images and labels that torchvision's ImageFolder reads from A:
-    all labels and orientations, and the pixels of 100 images in each split.
+    all labels and orientations, and the pixels of up to 100 images in each split.
 
     \b
     Examples:
@@ -166,8 +166,9 @@ def compare(first: str | Path, second: str | Path, by: Literal["key", "row"], qu
       tsds compare photos photos.tsds
     """
     if isinstance(first, Path) and first.is_dir() and not (first / "zarr.json").exists():
-        if quick:
-            raise click.UsageError("--quick compares two stores, and A is a folder of images.")
+        if quick or by != "key":
+            flag = "--quick" if quick else "--by"
+            raise click.UsageError(f"{flag} compares two stores, and A is a folder of images.")
         _compare_folder(first, second, as_json)
         return
     with ProgressBar() as bar:
