@@ -90,12 +90,13 @@ class Mirrored:
             try:
                 folder.mkdir(parents=True, exist_ok=True, mode=0o700)
                 descriptor = _opened(path)
-                if _has_locked(descriptor, path, shared=True):
-                    with contextlib.suppress(OSError):
-                        os.utime(path)
-                    weakref.finalize(self, os.close, descriptor)
-                    return
-                os.close(descriptor)
+                with contextlib.ExitStack() as opened:
+                    opened.callback(os.close, descriptor)
+                    if _has_locked(descriptor, path, shared=True):
+                        with contextlib.suppress(OSError):
+                            os.utime(path)
+                        weakref.finalize(self, opened.pop_all().close)
+                        return
             except FileNotFoundError as error:  # it was removed just now, or no folder can be made there
                 vanished += 1
                 if vanished == _FOLDER_ATTEMPTS:

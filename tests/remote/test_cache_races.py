@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import json
 import os
@@ -82,6 +83,19 @@ def test_a_store_that_another_process_has_evicted_is_gone(cache: Path, monkeypat
     assert mirror_cache.Cache(cache).evict("0" * 64) is True
     monkeypatch.setattr(mirror_cache, "_folders", lambda _: [cache / ("0" * 64)])  # it was listed before
     assert mirrored._files_before() == {} and tsds.reading.cached_stores() == []
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="open files are listed in /proc/self/fd")
+def test_a_file_system_without_locks_keeps_no_file_open(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> bool:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(mirror_cache, "lock", fail)
+    with pytest.raises(tsds.errors.OutputError, match="No locks available"):
+        mirror_cache.Mirrored(cache / ("1" * 64))
+    assert not any(
+        os.path.realpath(f"/proc/self/fd/{name}").startswith(str(cache)) for name in os.listdir("/proc/self/fd")
+    )
 
 
 def test_what_a_killed_evictor_left_is_removed(server: FaultyServer, cache: Path) -> None:
