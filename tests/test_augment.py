@@ -152,6 +152,7 @@ GOOD = {"image": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}
             {**GOOD, "objects": [{"image_id": 1}] * 2},
             "expected tensors, .* found others in a list. Load with `return_as",
         ),
+        ({**GOOD, "objects": 7}, "found others in a int"),
         ({**GOOD, "objects": pack_objects([{}])}, "expected objects of 2 samples, as of images, found 1"),
     ],
 )

@@ -200,8 +200,10 @@ def uncollated(objects: Any) -> tuple[PackedObjects, Collate] | None:
         mask = objects["mask"]
         offsets, at = torch.nn.functional.pad(mask.sum(1).cumsum(0), (1, 0)), mask.nonzero(as_tuple=True)
         return PackedObjects(offsets, {name: v[at] for name, v in objects.items() if name != "mask"}), "padded"
-    of_tensors = (isinstance(o, Mapping) and all(isinstance(v, Tensor) for v in o.values()) for o in objects)
-    return (pack_objects(objects), "list") if isinstance(objects, list) and all(of_tensors) else None
+    if isinstance(objects, list) and all(isinstance(each, Mapping) for each in objects):
+        is_of_tensors = all(isinstance(value, Tensor) for each in objects for value in each.values())
+        return (pack_objects(objects), "list") if is_of_tensors else None
+    return None
 
 
 def _cut(values: Mapping[str, Tensor], lengths: list[int]) -> list[dict[str, Tensor]]:
