@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from image_batches import images, objects
 from tensorstore_ds.annex.augment.affine import RandomAffine, RandomPerspective
@@ -21,10 +22,11 @@ from tensorstore_ds.annex.augment.color import (
 from tensorstore_ds.annex.augment.erasing import RandomErasing
 from tensorstore_ds.annex.augment.policies import RandAugment, TrivialAugment
 from tensorstore_ds.loading.augment.compose import Compose
+from tensorstore_ds.loading.augment.fitting import Letterbox
 from tensorstore_ds.loading.augment.geometry import RandomCrop, RandomHorizontalFlip, RandomResizedCrop
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.buffers import on_device
-from tensorstore_ds.loading.collate import PackedObjects, collate_objects, pack_objects
+from tensorstore_ds.loading.collate import PackedObjects, collate_objects, map_tensors, pack_objects
 
 # --- random numbers ---------------------------------------------------------------------------------------------
 
@@ -243,16 +245,17 @@ def test_transforms_say_what_they_are() -> None:
 
 
 @pytest.mark.gpu
-@each
+@pytest.mark.parametrize("transform", [*EVERY, Letterbox(12)], ids=lambda t: type(t).__name__)
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_a_gpu_gives_the_same(transform: torch.nn.Module, dtype: torch.dtype) -> None:
-    batch = {"image": images(0, (20, 18), dtype), "objects": objects(0, (20, 18))}
-    there = {"image": batch["image"].cuda(), "objects": batch["objects"].to("cuda")}
+    batch = {"image": images(0, (20, 18), dtype), "objects": objects(0, (20, 18)), "mask": images(1, (20, 18))[:, 0]}
+    there = map_tensors(batch, Tensor.cuda)
     expected, found = transform(batch, torch.arange(4), 1), transform(there, torch.arange(4), 1)
     assert found["image"].is_cuda and found["image"].is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(
         found["image"].cpu(), expected["image"], rtol=0, atol=5 if dtype == torch.uint8 else 1e-4
     )
+    assert (found["mask"].cpu() == expected["mask"]).float().mean() > 0.99  # a GPU rounds places differently
     for got, want in zip(found["objects"].to("cpu"), expected["objects"], strict=True):
         torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-3, equal_nan=True)
 
@@ -266,6 +269,13 @@ def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
     assert found.dtype == out and found.is_contiguous(memory_format=torch.channels_last)
     expected = normalize({"image": image})["image"]
     torch.testing.assert_close(found.cpu(), expected, rtol=torch.finfo(out).eps, atol=1e-6)
+
+
+@pytest.mark.gpu
+def test_gradients_pass_a_normalization_on_a_gpu() -> None:
+    image = images(0, (20, 18), torch.float32).cuda().requires_grad_()
+    Normalize([0.5] * 3, [0.25] * 3)({"image": image})["image"].sum().backward()
+    assert image.grad is not None and (image.grad == 4).all()
 
 
 @pytest.mark.gpu
@@ -336,7 +346,7 @@ def test_a_seed_that_is_not_chosen_is_zero(make: Any) -> None:
 @pytest.mark.gpu
 def test_parameters_do_not_wait_for_their_turn(monkeypatch):
     sizes = []
-    monkeypatch.setattr("tensorstore_ds.loading.augment.base.pinned", lambda t: sizes.append(len(t)) or t.pin_memory())
+    monkeypatch.setattr("tensorstore_ds.loading.buffers.pinned", lambda t: sizes.append(len(t)) or t.pin_memory())
     for size in (2**14, 2**14 + 1):
         values = torch.rand(size)
         assert torch.equal(on_device(values, torch.device("cuda", 0)).cpu(), values)

@@ -315,6 +315,16 @@ def test_images_for_torchvision_are_sent_as_bytes(path: Path, monkeypatch: pytes
     assert sent == [torch.uint8] * 3
 
 
+@gpu
+def test_what_is_copied_ahead_in_inference_mode_can_be_trained_on() -> None:
+    batches = iter(DevicePrefetcher(torch.arange(6.0).view(3, 2), "cuda"))
+    with torch.inference_mode():
+        next(batches)  # and begins two more
+    weights = torch.ones(2, device="cuda", requires_grad=True)
+    (weights * next(batches)).sum().backward()  # raises if it cannot keep the batch until then
+    assert weights.grad is not None and weights.grad.tolist() == [2, 3]
+
+
 # --- a batch that is there does not wait for others
 
 

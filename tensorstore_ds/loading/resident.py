@@ -96,7 +96,10 @@ class DeviceSplit:
             )
         self._dataset = dataset
         self._device = device
-        self._columns = {name: self._moved(dataset.split[name]) for name in dataset.fields}
+        columns = {name: dataset.split[name] for name in dataset.fields}
+        self._columns = {name: self._moved(column) for name, column in columns.items()}
+        # The host counts objects by these: asking the device would wait for it.
+        self._offsets = {name: column.offsets for name, column in columns.items() if isinstance(column, RaggedColumn)}
 
     def _moved(self, column: Column | RaggedColumn) -> Any:
         if isinstance(column, RaggedColumn):
@@ -118,7 +121,8 @@ class DeviceSplit:
             record_stream(self._columns, torch.cuda.current_stream(self._device))
         for name, column in self._columns.items():
             if isinstance(column, PackedObjects):
-                columns[name] = column.take(numbers)
+                offsets = self._offsets[name]
+                columns[name] = column.take(numbers, int((offsets[rows + 1] - offsets[rows]).sum()))
             else:
                 columns[name] = gatherer_of(self._dataset.split.fields[name]).loaded(column[numbers])
         return Batch(columns, rows, self._dataset, (0, 0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 import tensorstore_ds as tsds
+from fake_cuda.kernels import enable
 from fake_cuda.runtime import contexts, count, counted, is_fake
 from stores import numbered, store_of
 
@@ -98,6 +100,29 @@ def test_batches_are_copied_from_pinned_memory(
             pass
         torch.cuda.synchronize()
     assert copies["copies_to_device"] and not copies["copies_to_device_pageable"]
+
+
+def waits_in(make: Callable[[], Any]) -> Counter[str]:
+    """What the host waited for in a call."""
+    before = enable().waits.copy()
+    make()
+    return enable().waits - before
+
+
+def test_objects_on_the_gpu_are_gathered_without_a_wait(detection: Path) -> None:
+    loader = tsds.DataLoader(tsds.StoreDataset(detection), BATCH, device="cuda", residency="device", collate="packed")
+    list(loader)  # copies the split
+    found: list[Any] = []
+    assert not waits_in(lambda: found.extend(loader))
+    assert [len(batch["objects"]["boxes"]) for batch in found] == [15, 16, 17, 15]
+
+
+@pytest.mark.parametrize(("collate", "most"), [("packed", 1), ("padded", 4), ("list", 2)])
+def test_all_values_of_dropped_objects_are_one_wait(detection: Path, collate: Any, most: int) -> None:
+    batch = next(iter(tsds.DataLoader(tsds.StoreDataset(detection), BATCH, device="cuda", collate=collate)))
+    crop = tsds.RandomCrop(32)
+    crop(batch, np.arange(BATCH), 0)
+    assert sum(waits_in(lambda: crop(batch, np.arange(BATCH), 1)).values()) <= most
 
 
 # --- in a process that has used no GPU before
