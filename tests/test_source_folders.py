@@ -49,6 +49,7 @@ CASES = {
         "cat/1.png", "scripts/run.py", "README.md", "Licence.txt", "LICENSE", "cat/Thumbs.db", classes=["cat"],
         left_out=[("scripts/run.py", "not-read")],
     ),
+    "JPEG files of browsers": images("cat/1.jfif", "dog/2.jpg", labels={"train": [0, 1]}, left_out=[]),
     "flat": images(
         "2.png", "1.png", "empty/", fields=[], keys={"train": ["1.png", "2.png"]}, labels={"train": [None] * 2}
     ),

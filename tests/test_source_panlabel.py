@@ -22,6 +22,7 @@ SHAPE = {"name": "rect", "x": 15, "y": 14, "width": 10, "height": 12}
 REGION = {"shape_attributes": SHAPE, "region_attributes": {"label": "cat"}}
 VIA = json.dumps({"a.png9": {"filename": "a.png", "size": 9, "regions": [REGION], "file_attributes": {}}})
 OPEN_IMAGES = "ImageID,Source,LabelName,Confidence,XMin,XMax,YMin,YMax\na.png,x,cat,1,0.25,0.5,0.25,0.5\n"
+WHEAT = 'image_id,width,height,bbox,source\na,64,48,"[15, 14, 10, 12]",x\n'
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def panlabel() -> None:
         ("via", {"images/a.png": IMAGE, "x.json": VIA}, "x.json", [15, 14, 25, 26]),
         ("openimages", {"a.png": IMAGE, "x.csv": OPEN_IMAGES}, "x.csv", [16, 12, 32, 24]),
         ("auto", {"a.png": IMAGE, "x.json": CREATE_ML}, "x.json", [15, 14, 25, 26]),
+        ("kaggle-wheat", {"train/a.png": IMAGE, "x.csv": WHEAT}, "x.csv", [15, 14, 25, 26]),
     ],
 )
 def test_files_of_annotations(
@@ -43,7 +45,7 @@ def test_files_of_annotations(
 ) -> None:
     split = stored(write(tmp_path / "src", files) / path, via=via)["train"]
     assert split["objects"][0]["boxes"].tolist() == [box]
-    assert split.fields["objects"].classes == ("cat",)
+    assert split.fields["objects"].classes == ("wheat_head" if via == "kaggle-wheat" else "cat",)
     assert split["key"][:] == [next(name for name in files if name.endswith(".png"))]
     assert split.image_shapes[0].tolist() == [48, 64, 3]
 
@@ -67,6 +69,14 @@ def test_sizes_that_panlabel_guesses_from_boxes_are_not_compared(tmp_path: Path,
     store, summary = converted(root / "labels/x.json", via="bdd100k", images=root / "images")
     assert store["train"]["objects"][0]["boxes"].tolist() == [[4.5, 6, 20.25, 30]]
     assert any("reads box2d labels only" in note for note in summary.notes)
+
+
+def test_splits_that_panlabel_drops_are_reported(tmp_path: Path, panlabel: None) -> None:
+    """As in the first column of AutoML's lists."""
+    rows = "TRAIN,gs://x/a.png,cat,0.1,0.1,,,0.5,0.5,,\nTEST,gs://x/b.png,cat,0.1,0.1,,,0.5,0.5,,\n"
+    source = write(tmp_path / "src", {"x.csv": rows, "a.png": IMAGE, "b.png": IMAGE}) / "x.csv"
+    left_out = converted(source, via="automl-vision")[1].left_out
+    assert any("not read: the split of each row" in str(each) for each in left_out)
 
 
 def test_shapes_that_panlabel_skips_are_reported(tmp_path: Path, panlabel: None) -> None:

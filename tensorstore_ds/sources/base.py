@@ -41,8 +41,8 @@ BoxUnit = Literal["auto", "pixels", "fraction"]
 
 #: Suffixes of image files, in lower case.
 IMAGE_SUFFIXES = frozenset(
-    {".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png", ".ppm"}
-    | {".tif", ".tiff", ".webp"}
+    {".avif", ".bmp", ".gif", ".heic", ".heif", ".hif", ".jfif", ".jpeg", ".jpg", ".jp2", ".pbm", ".pgm", ".png"}
+    | {".ppm", ".tif", ".tiff", ".webp"}
 )
 
 

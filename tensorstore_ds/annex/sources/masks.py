@@ -36,7 +36,7 @@ VOC_CLASSES = (
 #: Number of masks searched for values out of range, if classes have names.
 _PROBED = 16
 _FOREGROUND, _FOREGROUND_16 = 255, 65535
-_JPEG = (".jpg", ".jpeg")
+_JPEG = (".jpg", ".jpeg", ".jfif")
 #: A JPEG changes 0 and 255 by this much where a mask is even, and more at edges, which are a small part of it.
 _CHANGE, _EDGES = 2, 0.2
 

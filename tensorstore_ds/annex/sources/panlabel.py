@@ -20,6 +20,7 @@ from tensorstore_ds.regular_files import FILE_LIMIT, is_dir, read_file
 from tensorstore_ds.sources.base import IMAGE_SUFFIXES, Contents, Reference, Sample, Source, SourceOptions
 from tensorstore_ds.sources.files import walk_files
 from tensorstore_ds.sources.images import ImageIndex
+from tensorstore_ds.sources.ledger import NOT_READ
 from tensorstore_ds.sources.paths import inside
 
 _SECONDS = 3600
@@ -42,8 +43,9 @@ class _Issue(msgspec.Struct):
     stage: str = ""
 
 
-class _Report(msgspec.Struct):
+class _Report(msgspec.Struct, rename={"format": "from"}):
     issues: list[_Issue] = []
+    format: str = ""
 
 
 class PanlabelSource(Source):
@@ -74,6 +76,8 @@ class PanlabelSource(Source):
         contents = self._coco.contents()
         lost = dict.fromkeys(one_line(issue.message) for issue in report.issues if issue.severity == "warning")
         left_out = tuple(Problem(str(self.path), "not-listed", f"not stored, says panlabel: {each}.") for each in lost)
+        if report.format == "automl-vision":
+            left_out += (Problem(str(self.path), NOT_READ, "not read: the split of each row."),)
         told = (each.message for each in report.issues if each.stage == "source_reader" and " only" in each.message)
         notes = (f"panlabel: {one_line(message)}." for message in told)
         return replace(contents, left_out=(*contents.left_out, *left_out), notes=(*contents.notes, *notes))
@@ -137,7 +141,8 @@ class PanlabelSource(Source):
             path = inside(name) if isinstance(name, str) else None
             if isinstance(name, str) and (path is None or images.row(path) < 0):
                 try:
-                    image["file_name"] = images.paths[images.find(name, name, [""])]
+                    found = images.find_by_stem(name, name) or images.paths[images.find(name, name, [""])]
+                    image["file_name"] = found
                 except SourceError:
                     continue  # which the scan says with the name as it is
         return msgspec.json.encode(file)
