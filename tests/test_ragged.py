@@ -13,7 +13,10 @@ from numpy.typing import NDArray
 import tensorstore_ds as tsds
 from small_stores import tsds as command
 from stores import Samples, store_of
+from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.format.kinds import RaggedField
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.sources.base import Contents, Reference, Sample, Source
 
 LENGTHS = {"train": [3, 0, 1, 7, 2, 0, 5, 1, 4], "test": [2, 2, 0]}
 IMAGE = np.arange(6 * 5 * 3, dtype=np.uint8).reshape(6, 5, 3)
@@ -189,3 +192,23 @@ def test_store_of_samples_without_any_row(tmp_path: Path) -> None:
     empty = np.empty((0, 3), np.float32)
     made = store_of(tmp_path / "s.tsds", [{"image": IMAGE, "words": tsds.conversion.RaggedRows(empty)}] * 3)
     assert [each.shape for each in stored(made.path)["train"]] == [(0, 3)] * 3 and tsds.verify(made.path) == []
+
+
+class Doubles(Source):
+    """A source that gives numbers of 64 bits for a field of 32."""
+
+    name = "doubles"
+    is_audited = False
+
+    def scan(self) -> Contents:
+        return Contents({"words": RaggedField.of(ArraySpec("float32", (2,)))}, {"train": range(3)})
+
+    def read(self, split: str, reference: Reference) -> Sample:
+        return Sample(self.key(split, reference), IMAGE, arrays={"words": np.full((int(reference), 2), 0.5)})
+
+
+def test_numbers_of_a_source_get_the_type_of_the_field(tmp_path: Path) -> None:
+    options = tsds.ConvertOptions(workers=0)
+    convert_source(Doubles(tmp_path, options), tmp_path / "o.tsds", options, lambda event: None)
+    assert [rows.tolist() for rows in stored(tmp_path / "o.tsds")["train"]] == [[[0.5, 0.5]] * n for n in range(3)]
+    assert tsds.verify(tmp_path / "o.tsds") == []

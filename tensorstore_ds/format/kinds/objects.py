@@ -243,7 +243,7 @@ class ObjectsField(TableField):
 
     def _joined(self, value: str, arrays: Iterable[NDArray[Any]]) -> NDArray[Any]:
         spec = self.values[value]
-        return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *arrays])
+        return np.concatenate([np.empty((0, *spec.shape), spec.dtype), *arrays], dtype=spec.dtype)
 
     def sums(self, lengths: NDArray[np.int64], values: Mapping[str, NDArray[Any]]) -> Sums:
         return ObjectSums.of_objects(lengths, values.get("labels"), len(self.classes), values.get("keypoints"))

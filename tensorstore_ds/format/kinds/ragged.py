@@ -50,7 +50,8 @@ class RaggedField(TableField):
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
         arrays = [sample.arrays[name] for sample in samples]
         empty = np.empty((0, *self.spec.shape), self.spec.dtype)
-        return np.array([len(each) for each in arrays], np.int64), {_VALUE: np.concatenate([empty, *arrays])}
+        rows = np.concatenate([empty, *arrays], dtype=empty.dtype)
+        return np.array([len(each) for each in arrays], np.int64), {_VALUE: rows}
 
     def value(self, values: Mapping[str, Any], per_row: Callable[[str], Any], where: str) -> NDArray[Any]:
         found: NDArray[Any] = values[_VALUE]
