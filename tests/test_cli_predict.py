@@ -43,6 +43,17 @@ def test_it_says_what_the_evaluation_saw(run: Path) -> None:
     assert tsds("predict", run / "run" / "best.pt").exit_code == 2
 
 
+def test_a_packed_store_of_any_name(run: Path, tmp_path: Path) -> None:
+    tensorstore_ds.pack(run / "store.tsds", tmp_path / "packed.zip")
+    said = [
+        tsds("predict", run / "run" / "best.pt", place).output
+        for place in (run / "store.tsds", tmp_path / "packed.zip")
+    ]
+    assert said[0].split(":")[1:] == said[1].split(":")[1:] and "accuracy" in said[0]
+    refused = tsds("predict", run / "run" / "best.pt", tmp_path / "packed.zip", "--on-error", "skip")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (1, 1) and "found a store. Leave it out" in refused.stderr
+
+
 @pytest.mark.parametrize(
     ("scores", "line"),
     [

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+from zipfile import is_zipfile
 
 import click
 
@@ -231,12 +232,15 @@ def predict(
         raise Failure(f"{others[0]}: expected it without --add, found both. Leave out {others[0]} or --add.")
     if not add and (given["prefix"] or given["replace"]):
         raise Failure("--prefix, --replace: expected --add with them, found none. Leave them out, or give --add.")
+    is_store = store is not None and ((store / "zarr.json").exists() or is_zipfile(store))
+    if on_error == "skip" and (add or is_store):
+        raise Failure("--on-error: expected image files with it, found a store. Leave it out.")
     if store is not None and add:
         split = given["split"]
         chosen = {"splits": [split] if split else None, "prefix": given["prefix"], "replace": given["replace"]}
         run = partial(tsds.training.add_predictions, checkpoint, store, **chosen, score=score or 0.0, device=device)
         made(store, as_json, run, again="nothing was added", told=tell_added)
-    elif store is not None and ((store / "zarr.json").exists() or store.name.endswith(".tsds.zip")):
+    elif store is not None and is_store:
         if given["probabilities"] is not None:
             if of_detector := [flag for flag in ("--results", "--picture", "--out") if flag in flags]:
                 raise Failure(
