@@ -272,6 +272,18 @@ def test_a_gpu_normalizes_the_same(out: torch.dtype) -> None:
 
 
 @pytest.mark.gpu
+@each
+def test_torch_may_make_tensors_on_a_gpu_by_default(transform: torch.nn.Module) -> None:
+    batch = map_tensors({"image": images(0, (20, 18)), "objects": objects(0, (20, 18))}, Tensor.cuda)
+    rows = torch.arange(4)
+    expected = transform(batch, rows, 1)
+    with torch.device("cuda"):
+        torch.testing.assert_close(
+            list(transform(batch, rows, 1)["objects"]), list(expected["objects"]), equal_nan=True
+        )
+
+
+@pytest.mark.gpu
 def test_gradients_pass_a_normalization_on_a_gpu() -> None:
     image = images(0, (20, 18), torch.float32).cuda().requires_grad_()
     Normalize([0.5] * 3, [0.25] * 3)({"image": image})["image"].sum().backward()

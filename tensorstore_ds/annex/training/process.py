@@ -79,8 +79,12 @@ class Ranks:
 def ranks(device: str | None) -> Iterator[Ranks]:
     """The ranks of torchrun or of an existing process group, else one rank; see `device_of` for the device."""
     chosen = device_of(device, int(os.environ.get("LOCAL_RANK", "0")))
-    if chosen.type == "cuda":
-        torch.cuda.set_device(chosen)
+    with torch.cuda.device(chosen) if chosen.type == "cuda" else contextlib.nullcontext(), _ranks_on(chosen) as group:
+        yield group
+
+
+@contextlib.contextmanager
+def _ranks_on(chosen: torch.device) -> Iterator[Ranks]:
     own = dist.is_available() and dist.is_torchelastic_launched() and not dist.is_initialized()
     group = Ranks(0, 1, chosen)
     try:

@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from torch.distributed import TCPStore  # type: ignore[attr-defined]  # documented
+
+from tensorstore_ds.annex.training.process import ranks
 
 CODE = """
 import torch.distributed
@@ -58,6 +61,12 @@ def test_ranks_that_would_share_a_gpu_are_refused(gpus: int, device: str | None,
         'one GPU, or use `device="cpu"`.'
     )
     assert started(gpus, device, has_group=has_group) == [expected] * 2
+
+
+def test_the_current_gpu_is_the_one_before_when_a_run_has_ended() -> None:
+    with ranks("cuda:1"):
+        assert torch.cuda.current_device() == 1
+    assert torch.cuda.current_device() == 0
 
 
 def test_a_gpu_for_each_rank() -> None:
