@@ -157,6 +157,14 @@ def test_a_box_of_which_the_crop_leaves_too_little_is_dropped_if_that_is_wanted(
     assert clipped["boxes"].tolist() == [[18, 0, 20, 5]] and not problems  # the rest was never in the image
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("placement", [None, fit_box((4, 4), (8, 8), "stretch")])
+def test_values_of_differing_lengths_are_refused(labels: int, placement: Placement | None) -> None:
+    objects = {"boxes": np.array([[1.0, 1, 3, 3], [0, 0, 2, 2]]), "labels": np.zeros(labels, np.int64)}
+    with pytest.raises(tsds.SourceError, match=f"a.jpg: expected as many of each .*, found 2 boxes, {labels} labels"):
+        place_objects("a.jpg", objects, (4, 4), placement)
+
+
 def test_absent_landmarks_stay_absent() -> None:
     objects = {"keypoints": np.array([[[np.nan, np.nan], [2, 2]]])}
     kept, _ = place_objects("k", objects, (4, 4), fit_box((4, 4), (8, 8), "stretch"))

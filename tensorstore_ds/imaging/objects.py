@@ -103,8 +103,12 @@ def place_objects(
     dropped with its object; an oriented box likewise, also if its corners are not in order around it. So is a box with
     nothing left by the crop, or less than the placement's `min_visibility` (reason `box-cropped`); with `is_tile` this
     is no problem, because other tiles have the box. Keypoints are moved, never clipped, and keep their coordinates
-    outside the image. Raises `SourceError` for runs that are not of the source image.
+    outside the image. Raises `SourceError` for values of differing lengths, and for runs that are not of the source
+    image.
     """
+    if len({*map(len, objects.values())}) > 1:
+        found = ", ".join(f"{len(value)} {name}" for name, value in objects.items())
+        raise SourceError(Problem(key, "annotation", f"expected as many of each for its objects, found {found}."))
     for runs in filter(len, objects.get("rle", ())):
         check_runs(runs, source, key)
     moved = dict(objects) if placement is None else _moved(key, objects, source, placement)
