@@ -244,6 +244,8 @@ def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:
     [
         ([], r"found none in this folder or below \(0 other files\). Name a folder that holds images"),
         (["cat/", "dog/a.docx"], r"found none in this folder or below \(1 other files\)"),
+        (["batches/data_batch_1"], "pass its data set to tensorstore_ds.convert"),
+        (["train.zip", "annotations.zip"], "Unpack the archives in {root}"),
         (["b/train.zip", "a.txt"], r"\(2 other files\). Name the archive {root}/b/train.zip, or unpack it.$"),
         (["a/b/c/train/cat/1.png", "docs/a.docx"], "found the first ones in a/b/c/train/cat. Convert {root}/a/b/c."),
         (["test/images/cat/1.png"], "found the first ones in test/images/cat. Convert {root}/test/images."),

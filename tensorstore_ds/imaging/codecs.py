@@ -228,7 +228,7 @@ def decode_mask(source: bytes | NDArray[Any] | Image.Image, *, max_pixels: int =
     mask = pixels[:, :, 0] if pixels.ndim == 3 and (pixels == pixels[:, :, :1]).all() else pixels
     if mask.ndim != 2:
         message = f"expected a mask with a palette or in gray, found an image of the mode {image.mode}."
-        advice = "Write the number of each pixel's class, not its color."
+        advice = "Write the number of each pixel's class, or list name:red,green,blue of each class in labelmap.txt."
         raise SourceError(Problem(key, "unsupported-depth", message), advice)
     return mask.astype(np.uint8) if mask.dtype == np.bool_ else mask
 

@@ -148,7 +148,10 @@ def find_file(root: Path, suffixes: Collection[str]) -> tuple[str | None, int]:
 def no_images(root: Path, others: int) -> SourceError:
     """The error for a folder without images, but with a number of other files."""
     advice, (volume, _) = "Name a folder that holds images.", find_file(root, VOLUME_SUFFIXES)
-    if (packed := find_file(root, SUFFIXES)[0]) is not None:
+    advice += " If a Python library reads these files, pass its data set to tensorstore_ds.convert." if others else ""
+    if not archive_of(root) and sum(name.lower().endswith(tuple(SUFFIXES)) for name, _ in entries(root)) > 1:
+        advice = f"Unpack the archives in {root}."
+    elif (packed := find_file(root, SUFFIXES)[0]) is not None:
         advice = f"Unpack {packed}." if archive_of(root) else f"Name the archive {root / packed}, or unpack it."
     elif archive_of(root):
         advice = "Formats without image files, such as Parquet, are not read in archives: unpack it."

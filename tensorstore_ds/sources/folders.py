@@ -40,7 +40,8 @@ from tensorstore_ds.sources.splits import SPLIT_NAMES, no_samples, split_names, 
 _ANNOTATIONS = frozenset({"annotations", "annotation", "labels", "xml", "xmls", "imagesets"})
 #: Suffixes of files that may be annotations, and of those of which one alone may be.
 _ALONE = frozenset(
-    {".csv", ".geojson", ".json", ".jsonl", ".manifest", ".mat", ".ndjson", ".odgt", ".parquet", ".tfrecord", ".xlsx"}
+    {".csv", ".geojson", ".json", ".jsonl", ".lst", ".manifest", ".mat", ".ndjson", ".odgt", ".parquet", ".tfrecord"}
+    | {".xlsx"}
 )
 _LIKELY, _SHARE = _ALONE | {".npy", ".txt", ".xml"}, 4
 _NAMED = 5  # classes in a note
