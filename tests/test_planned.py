@@ -55,7 +55,7 @@ def test_a_bad_sample_stops_its_task_alone(folders: Path, tmp_path: Path, out: P
             tsds.clusters.convert_task(out, task)
         except tsds.SourceError as error:
             failed.append(task)
-            assert bad.name in str(error)
+            assert bad.name in str(error) and f"That is in the plan: remove {out}.partial and plan" in str(error)
     assert len(failed) == 1
     with pytest.raises(tsds.errors.UnfinishedError, match="shards are missing") as missing:
         tsds.clusters.commit(out)

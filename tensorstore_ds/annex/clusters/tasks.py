@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from tensorstore_ds.annex.clusters.planned import Plan, read_plan, write_plan
+from tensorstore_ds.conversion.blocks import SKIP
 from tensorstore_ds.conversion.build import (
     PLAN,
     Build,
@@ -38,7 +39,7 @@ from tensorstore_ds.conversion.result import OnProgress, Progress, Summary, in_n
 from tensorstore_ds.conversion.shard_conversion import convert_shards
 from tensorstore_ds.conversion.shard_writer import FinishedShard, FinishedSplit, ShardWriter
 from tensorstore_ds.durable import lock, sync
-from tensorstore_ds.errors import ConversionError, FormatError, OptionError, UnfinishedError, one_line
+from tensorstore_ds.errors import ConversionError, FormatError, OptionError, SourceError, UnfinishedError, one_line
 from tensorstore_ds.format.manifest import shard_path
 from tensorstore_ds.format.root import parse_listing
 from tensorstore_ds.options import chosen, refusal, takes_options, user_path
@@ -220,8 +221,14 @@ def convert_task(
             stack.callback(shutil.rmtree, writer.partial, ignore_errors=True)
         converted = convert_shards(prepared, selection, writers, options, b"", on_rows=build.advance, note=build.note)
         stack.enter_context(contextlib.closing(converted))
-        for name, finished in converted:
-            build.finish(*name, finished)
+        try:
+            for name, finished in converted:
+                build.finish(*name, finished)
+        except SourceError as error:
+            if error.advice != SKIP:
+                raise
+            advice = f"{SKIP} That is in the plan: remove {build.path} and plan again."
+            raise SourceError(error.problems, advice) from error
         seconds, notes = time.monotonic() - began, tuple(build.notes)
         return TaskSummary(len(missing), len(names) - len(missing), build.total, seconds, notes)
 
