@@ -214,6 +214,14 @@ CASES = {
             "metadata.jsonl: objects.id: not read: a column of 4 values, such as 1.",
         ],
     ),
+    "a split whose objects are all empty lists": case(
+        {
+            "train/metadata.jsonl": json.dumps({"file_name": "a.png", **TEXT_OBJECTS}),
+            "test/metadata.jsonl": '{"file_name": "b.png", "objects": {"bbox": [], "category": []}}',
+            **blank("train/a.png", "test/b.png"),
+        },
+        keys={"test": ["test/b.png"], "train": ["train/a.png"]}, boxes=[[], [[1, 2, 4, 6], [5, 6, 12, 14]]],
+    ),
     "an image twice in lists": case(
         {"train.txt": "a.png 0\nb.png 0\n", "test.txt": "c.png 0\nb.png 0\nc.png 0\n"},
         said=[

@@ -39,7 +39,8 @@ def open_json_lines(file: Path, where: str) -> JsonTable:
         members = parse_object(line.encode(), f"{where}:{number}")
         objects = members.pop(_OBJECTS, None)
         if isinstance(objects, list | dict):
-            inner.update(dict.fromkeys(name for each in _objects(objects, f"{where}:{number}") for name in each))
+            each_of = _objects(objects, f"{where}:{number}")
+            inner.update(dict.fromkeys(objects if isinstance(objects, dict) else (n for each in each_of for n in each)))
         elif objects is not None:
             members[_OBJECTS] = objects
         names.update(dict.fromkeys(members))

@@ -96,7 +96,10 @@ class YoloSource(AnnotatedSource):
                     splits.left_out.append(Problem(label or image, "duplicate-object", message))
         if is_sound and bare == len(is_sound):
             message = "expected label files, in labels instead of images or beside the images, found none."
-            raise SourceError(Problem(str(self.path), "no-annotation", message), "Name the folder that holds both.")
+            raise SourceError(
+                Problem(str(self.path), "no-annotation", message),
+                "Rename the folder of label files to labels, or name the folder of both.",
+            )
         splits.rows = {name: rows[[is_sound[row] for row in rows.tolist()]] for name, rows in splits.rows.items()}
         notes = (*splits.notes, *_notes(bare, lengths, self._config))
         if lengths == {ORIENTED} and self._config.keypoints is None and not self._config.task:
