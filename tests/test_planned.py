@@ -357,6 +357,14 @@ def test_a_shard_with_one_more_file_is_not_committed(folders: Path, tmp_path: Pa
     assert contents(out) == expected and tsds.verify(out) == []
 
 
+def test_a_task_of_slurm_on_a_node_without_the_scratch_folder(folders: Path, tmp_path: Path, out: Path) -> None:
+    script = tsds.clusters.slurm_script(tsds.clusters.plan(folders, out, OPTIONS, tasks=1))
+    variables = {**os.environ, "SLURM_ARRAY_TASK_ID": "0", "TMPDIR": str(tmp_path / "of the submitting machine")}
+    subprocess.run(["bash"], input=script, text=True, env=variables, check=True)
+    tsds.clusters.commit(out)
+    assert contents(out) == by_one(folders, tmp_path)
+
+
 @pytest.mark.parametrize("refused", ["--parsable", "--dependency"])
 def test_what_slurm_refuses(folders: Path, tmp_path: Path, out: Path, refused: str, monkeypatch: Any) -> None:
     """If it takes the job array and refuses the commit, the array is not to be submitted again."""

@@ -33,7 +33,8 @@ _SCRIPT = """#!/bin/bash
 
 set -euo pipefail
 scratch="${{SLURM_TMPDIR:-${{TMPDIR:-/tmp}}}}"  # a disk of the node, where the site has one
-if [ "$scratch" = /tmp ]; then scratch=; fi  # Slurm's own choice, which may be memory
+# Not Slurm's own choice, which may be memory, and no folder that only the machine that submits has:
+if [ "$scratch" = /tmp ] || [ ! -d "$scratch" ]; then scratch=; fi
 exec {program} convert {out} --task "$SLURM_ARRAY_TASK_ID" ${{scratch:+--scratch "$scratch"}}
 """
 
