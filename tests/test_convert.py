@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -21,10 +22,16 @@ import tensorstore_ds as tsds
 from stores import Samples, class_folders, detections, interrupted, no_room, store_of
 from tensorstore_ds import words
 from tensorstore_ds.conversion import result, shard_writer as writer, workers
+from tensorstore_ds.conversion.convert import convert_source
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.format.kinds import LabelField, ObjectsField
+from tensorstore_ds.format.kinds.base import ArrayField
+from tensorstore_ds.format.schema import ArraySpec
+from tensorstore_ds.sources.base import Contents, Sample, Source
 
 SKIP = ConvertOptions(on_error="skip", workers=0)
 FAIL = ConvertOptions(workers=0)
+IMAGE = np.zeros((5, 4, 3), np.uint8)
 
 
 @pytest.fixture
@@ -262,6 +269,39 @@ def test_a_file_of_the_far_future(folders, tmp_path):
         with contextlib.suppress(OverflowError, OSError):  # its file system may have no such time
             os.utime(path, (0, 1e10))
     assert sum(tsds.convert(folders, tmp_path / "s.tsds", FAIL).rows.values())
+
+
+class Sparse(Source):
+    """A plug-in's source, whose second sample has neither objects nor a label."""
+
+    name = "sparse"
+    is_audited = False
+    score: Any = np.int64(3)
+
+    def scan(self):
+        objects = ObjectsField.of("boxes", "labels", "polygons", classes=("ant",))
+        fields = {"objects": objects, "label": LabelField(classes=("ant",)), "score": ArrayField(ArraySpec("int64"))}
+        return Contents(fields, {"train": range(2)})
+
+    def read(self, split, reference):
+        given = {"boxes": np.array([[1.0, 1, 3, 3]]), "labels": np.zeros(1, np.int64), "polygons": [np.ones((3, 2))]}
+        first, arrays = reference == 0, {"score": np.asarray(self.score)}
+        return Sample(self.key(split, reference), IMAGE, 0 if first else None, given if first else None, arrays=arrays)
+
+
+def test_a_source_may_leave_out_objects_and_labels(tmp_path):
+    convert_source(Sparse(tmp_path, FAIL), tmp_path / "s.tsds", FAIL, lambda event: None)
+    split = tsds.open(tmp_path / "s.tsds")["train"]
+    assert split["label"][:].tolist() == [0, -1] and split["objects"].offsets.tolist() == [0, 1, 1]
+    assert split["objects"][1]["polygons"] == [] and tsds.verify(tmp_path / "s.tsds") == []
+
+
+@pytest.mark.parametrize("score", [0.5, [3], np.float32(3)])
+def test_an_array_that_is_not_of_its_field_is_refused(tmp_path, score):
+    source = Sparse(tmp_path, FAIL)
+    source.score = score
+    with pytest.raises(tsds.SourceError, match=r"train/00000: expected score to be int64 \(\), found (float|int)"):
+        convert_source(source, tmp_path / "s.tsds", FAIL, lambda event: None)
 
 
 class Deadly(Samples):

@@ -126,8 +126,8 @@ class Sample:
         key: path of the sample in the source, with ``/``, or its number.
         image: path of a file, pixels (H, W) or (H, W, C), a PIL image, or a `Part` of an image. For small images, a
             path as a string is noticeably faster than a `Path`.
-        label: class index.
-        objects: boxes and keypoints, in pixels of the image after its orientation is applied.
+        label: class index. None means no label.
+        objects: boxes and keypoints, in pixels of the image after its orientation is applied. None means no objects.
         masks: for each field of kind `mask`, the path of a file, class indices (H, W), or a PIL image, either gray or
             with a palette whose indices are the classes. The size is the size of the image after its orientation is
             applied.

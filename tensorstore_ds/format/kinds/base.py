@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from tensorstore_ds.errors import one_line
+from tensorstore_ds.errors import Problem, SourceError, one_line
 from tensorstore_ds.format.manifest_values import ManifestValues
 from tensorstore_ds.format.schema import DTYPES, LAYOUTS, ArraySpec, EncodedSample
 from tensorstore_ds.format.statistics import Sums
@@ -269,8 +269,12 @@ class ArrayField(Field):
         return np.array(values, self.spec.dtype).reshape(len(samples), *self.spec.shape)
 
     def row(self, name: str, sample: EncodedSample) -> Any:
-        """Return the stored row of one sample."""
-        return sample.arrays[name]
+        """Return the stored row of one sample. Raises `SourceError` for an array of other numbers or another shape."""
+        row = np.asarray(sample.arrays[name])
+        if row.shape != self.spec.shape or (row.dtype.kind == "f" and not self.spec.dtype.startswith("float")):
+            message = f"expected {name} to be {self.spec.dtype} {self.spec.shape}, found {row.dtype} {row.shape}."
+            raise SourceError(Problem(sample.key, "array-shape", message))
+        return row
 
 
 @dataclass(frozen=True)

@@ -56,7 +56,8 @@ class LabelField(ArrayField):
         return cls(spec, classes=values.names(f"{where}.classes", data.get("classes")))
 
     def row(self, name: str, sample: EncodedSample) -> Any:
-        return sample.arrays.get(name, sample.label)
+        label = sample.arrays.get(name, sample.label)
+        return UNLABELLED if label is None else label
 
     def sums(self, rows: NDArray[np.int64]) -> Sums:
         return LabelSums.of_labels(rows, len(self.classes))

@@ -227,15 +227,15 @@ class ObjectsField(TableField):
         return " · ".join([", ".join(self.values), *(counted(*each) for each in named if each[0])])
 
     def rows(self, name: str, samples: Sequence[EncodedSample]) -> tuple[NDArray[np.int64], dict[str, NDArray[Any]]]:
-        counts = [len(next(iter(sample.objects.values()))) for sample in samples]
+        counts = [len(next(iter(sample.objects.values()), ())) for sample in samples]
         fixed = [value for value in self.values if value not in self.ragged]
-        values = {name: self._joined(name, (sample.objects[name] for sample in samples)) for name in fixed}
+        values = {name: self._joined(name, (each.objects[name] for each in samples if each.objects)) for name in fixed}
         return np.array(counts, np.int64), values
 
     def lists(
         self, name: str, samples: Sequence[EncodedSample]
     ) -> dict[str, tuple[NDArray[np.int64], dict[str, NDArray[Any]]]]:
-        every = {value: [each for sample in samples for each in sample.objects[value]] for value in self.ragged}
+        every = {value: [each for sample in samples for each in sample.objects.get(value, ())] for value in self.ragged}
         return {
             value: (np.array([len(each) for each in lists], np.int64), {"items": self._joined(value, lists)})
             for value, lists in every.items()
