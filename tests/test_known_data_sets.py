@@ -109,6 +109,14 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"train": 2}, "label", ["bkl", "nv"],
     ),
+    "celeba/list_attr_celeba.txt": (
+        {
+            **images("img_align_celeba/000001.jpg", "img_align_celeba/000002.jpg"),
+            "list_attr_celeba.txt": lines("2", "Bald Big_Nose Male", "000001.jpg -1 -1  1", "000002.jpg  1  1  1"),
+            "list_eval_partition.txt": "000001.jpg 0\n000002.jpg 1\n",
+        },
+        {"train": 2}, "labels", ["Bald", "Big_Nose", "Male"],
+    ),
     "fairface": (
         {
             **images("train/1.jpg", "train/2.jpg", "val/1.jpg"),
@@ -224,7 +232,7 @@ def test_the_command_for(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.chdir(tmp_path)
     _, _, source, out, *options = shlex.split(line)
     files, rows, field, classes = DATA_SETS[source]
-    (folder := Path(source).parent if source.endswith(".csv") else Path(source)).mkdir(parents=True)
+    (folder := Path(source).parent if source.endswith((".csv", ".txt")) else Path(source)).mkdir(parents=True)
     write(folder, files)
     done: Any = command("convert", source, out, "--workers", 0, "--size", 8, *options)
     assert done.exit_code == 0, done.output

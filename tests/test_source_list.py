@@ -301,6 +301,15 @@ CASES = {
         )
         for what, more, names in (("without sizes", "", ""), ("with sizes", ",64,48", ", width, height"))
     },
+    **{
+        f"CelebA's {name}": lines(f"2\n{text}", name, keys={"train": ["a.jpg", "b.jpg"]}, problems=[], **expected)
+        for name, text, expected in (
+            ("attr.txt", "Bald Big_Nose Male\na.jpg -1  1  1\nb.jpg 1 -1 1\n", {"multi": [[0, 1, 1], [1, 0, 1]]}),
+            ("bbox.txt", "image_id x_1 y_1 width height\na.jpg 1 2 3 4\nb.jpg 5 6 7 8\n",
+             {"boxes": [[[1, 2, 4, 6]], [[5, 6, 12, 14]]]}),
+            ("points.txt", "eye_x eye_y nose_x nose_y\na.jpg 1 2 3 4\nb.jpg 5 6 7 8\n", {"keypoints": ["eye", "nose"]}),
+        )
+    },
     "lines of boxes, as of YOLO for Keras": lines(
         "no boxes.jpg\na b.jpg 1,2,30,40,1 5,6,7.5,8,0\nc.jpg 1,2,3,4,1\n", "_annotations.txt",
         boxes=[[], [[1, 2, 30, 40], [5, 6, 7.5, 8]], [[1, 2, 3, 4]]], names=[[], ["1", "0"], ["1"]],

@@ -55,6 +55,7 @@ def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
         return False
     head = decode_text(read_head(file, _HEAD), file.name, errors="replace")
     lines = [line.strip() for line in head.splitlines() if line.strip()][:6]
+    lines = lines[1:] if lines and lines[0].isdecimal() else lines  # the number of images
     named = [bool(_NAMES_IMAGE.search(line)) for line in lines]
     if suffix != ".jsonl" and any(named) and all(named[1:-1]):  # a header, and a line that was perhaps cut
         return True

@@ -108,13 +108,12 @@ class Table:
     width: int = 1  #: cells of every row
     folder: str = ""  #: that paths begin in, with a slash at its end
     is_headed: bool = True  #: whether the header is the first line
+    begin: int = 1  #: lines of the header
 
     def rows(self) -> Iterator[tuple[int, list[str]]]:
         """Line number (from 1) and stripped cells of each row that is not blank."""
         rows = self._quoted_rows() if self.quoted else self._plain_rows()
-        if self.header and self.is_headed:
-            next(rows, None)
-        return rows
+        return itertools.islice(rows, self.begin, None) if self.header and self.is_headed else rows
 
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
         for number, line in lines_of(self.file, self.where):
@@ -187,6 +186,11 @@ def _separator(first: str, suffix: str) -> str:
 
 
 def _open_text(file: Path, where: str, number: int, first: str) -> Table:
+    if first.isdecimal() and len(head := list(itertools.islice(lines_of(file, where), 3))) == 3:
+        names, row = (line.split() for _, line in head[1:])  # CelebA's: a number of images, and names without a path
+        if len(row) - len(names) in (0, 1) and row[0].lower().endswith(_SUFFIXES):
+            header = ("path", *names)[-len(row) :]
+            return Table(file, where, False, None, header, len(header), begin=2)
     separators = (*(separator for separator in "\t,;|" if separator in first), None)
     for separator in separators:
         header = tuple(cell.strip() for cell in first.split(separator))
