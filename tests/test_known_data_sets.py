@@ -184,6 +184,14 @@ DATA_SETS: dict[str, tuple[Files, dict[str, int], str, Sequence[str]]] = {
         },
         {"train": 1, "validation": 1}, "objects", ["/m/0c", "/m/0k"],
     ),
+    "wider/wider_face_split/wider_face_train_bbx_gt.txt": (
+        {
+            **images("../WIDER_train/images/0--Parade/0_Parade_1.jpg", "../WIDER_train/images/1--Riot/1_Riot_2.jpg"),
+            "wider_face_train_bbx_gt.txt": "0--Parade/0_Parade_1.jpg\n1\n3 4 5 6 0 0 0 0 0 0 \n"
+            "1--Riot/1_Riot_2.jpg\n2\n3 4 5 6 0 0 0 0 0 0 \n1 1 5 6 2 0 0 0 1 0 \n",
+        },
+        {"train": 2}, "objects", [],
+    ),
     "sku110k/annotations": (
         {
             "annotations_train.csv": "train_0.jpg,1,2,9,10,object,16,12\ntrain_0.jpg,3,4,9,10,object,16,12\n",

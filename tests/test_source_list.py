@@ -310,6 +310,17 @@ CASES = {
             ("points.txt", "eye_x eye_y nose_x nose_y\na.jpg 1 2 3 4\nb.jpg 5 6 7 8\n", {"keypoints": ["eye", "nose"]}),
         )
     },
+    "faces of WIDER FACE": lines(
+        "0--P/a b.jpg\n2\n1 2 3 4 0 0 0 0 0 0 \n5 6 7 8 2 0 0 0 1 0\n0--P/c.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n"
+        "1--H/d.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n", "wider_face_train_bbx_gt.txt", values=["boxes"], problems=[],
+        keys={"train": ["0--P/a b.jpg", "0--P/c.jpg", "1--H/d.jpg"]},
+        boxes=[[[1, 2, 4, 6], [5, 6, 12, 14]], [], [[1, 2, 4, 6]]],
+        notes=[Has("read as path, x, y, w, h"), Has("each row is an object"), Has("no labels")],
+    ),
+    "a face of WIDER FACE that lacks numbers": lines(
+        "a.jpg\n1\n1 2 3\nb.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n", "gt.txt", keys={"train": ["b.jpg"]},
+        problems=[("gt.txt:3", "list-line")],
+    ),
     "lines of boxes, as of YOLO for Keras": lines(
         "no boxes.jpg\na b.jpg 1,2,30,40,1 5,6,7.5,8,0\nc.jpg 1,2,3,4,1\n", "_annotations.txt",
         boxes=[[], [[1, 2, 30, 40], [5, 6, 7.5, 8]], [[1, 2, 3, 4]]], names=[[], ["1", "0"], ["1"]],

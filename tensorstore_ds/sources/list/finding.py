@@ -59,6 +59,8 @@ def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
     named = [bool(_NAMES_IMAGE.search(line)) for line in lines]
     if suffix != ".jsonl" and any(named) and all(named[1:-1]):  # a header, and a line that was perhaps cut
         return True
+    if suffix == ".txt" and len(lines) > 2 and named[0] and lines[1].isdecimal():  # WIDER FACE's number of boxes
+        return True
     rows = _objects(lines) if suffix == ".jsonl" else _cells(lines, suffix)
     if len(rows) < 2:
         return False

@@ -225,7 +225,10 @@ class ListSource(Source):
         for table, each in zip(tables, columns, strict=True):
             if each.values != first.values or each.are_objects != first.are_objects:
                 message = f"expected the same columns as in {tables[columns.index(first)].where}, found others."
-                raise SourceError(Problem(f"{table.where}:1", "list-line", message), "Give all lists the same columns.")
+                raise SourceError(
+                    Problem(f"{table.where}:1", "list-line", message),
+                    "Give all lists the same columns, or move some away.",
+                )
         without = [table.where for table, each in zip(tables, columns, strict=True) if not each.has_labels]
         if without and first.has_labels:
             self._notes.append(f"{', '.join(without)[:200]}: no column of labels, which other lists have.")

@@ -65,6 +65,8 @@ _RETINANET = ("path", "x1", "y1", "x2", "y2", "class", "width", "height")
 _KERAS = (*_RETINANET[:5], "objects.category")
 _KERAS_BOXES = re.compile(r"(?:\s+[0-9.]+(?:,[0-9.]+){3},[0-9]+)+\s*$")
 _LOOKED_AT = 100  # lines, because an image may have no objects
+#: Columns of WIDER FACE's text files, which have lines of a path, a number of faces, and these for each face.
+_WIDER = ("path", "x", "y", "w", "h", "blur", "expression", "illumination", "invalid", "occlusion", "pose")
 #: Before the names of columns that hold what the objects in JSON Lines have.
 _OF_OBJECTS = "objects."
 
@@ -115,7 +117,24 @@ class Table:
         rows = self._quoted_rows() if self.quoted else self._plain_rows()
         return itertools.islice(rows, self.begin, None) if self.header and self.is_headed else rows
 
+    def _wider_rows(self) -> Iterator[tuple[int, list[str]]]:
+        path, left = "", 0  # the image, and its faces that follow
+        for number, line in lines_of(self.file, self.where):
+            cells = line.split()
+            if left:
+                left -= 1
+                yield number, [path, *cells]
+            elif len(cells) == 1 and cells[0].isdecimal() and path:
+                left = int(cells[0])
+                if not left:
+                    yield number, [path, *[""] * (len(_WIDER) - 1)]
+            elif set(cells) != {"0"}:  # which follow a number of 0
+                path = line.strip()
+
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
+        if self.header == _WIDER and not self.is_headed:
+            yield from self._wider_rows()
+            return
         for number, line in lines_of(self.file, self.where):
             if not self.is_headed:
                 path = _KERAS_BOXES.sub("", line)
@@ -199,6 +218,9 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
     if any(_KERAS_BOXES.search(line) for _, line in itertools.islice(lines_of(file, where), _LOOKED_AT)):
         return Table(file, where, False, None, _KERAS, len(_KERAS), is_headed=False)
     if first.lower().endswith(_SUFFIXES):
+        second = next(itertools.islice(lines_of(file, where), 1, None), (0, ""))[1].strip()
+        if second.isdecimal():
+            return Table(file, where, False, None, _WIDER, len(_WIDER), is_headed=False)
         return Table(file, where, False, None)
     for separator in separators:
         if first.rsplit(separator, 1)[0].strip().lower().endswith(_SUFFIXES):
