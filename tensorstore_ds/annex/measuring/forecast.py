@@ -100,7 +100,7 @@ def forecast(
         ConversionError: the system's temporary folder has no room for the samples.
     """
     options, told = chosen(options, DiagnoseOptions, keywords), progress or (lambda stage: None)
-    usual = DiagnoseOptions(model="none") if options.model == "none" else DiagnoseOptions()
+    usual = DiagnoseOptions(model=options.model if options.model in ("none", "seed") else "tiny")
     for name in ("model", "num_threads", "prefetch_factor", "memory"):
         if getattr(options, name) != getattr(usual, name):
             raise OptionError(f"`{name}`: this is of no effect on a source. Leave it out, or pass a store.")
