@@ -260,6 +260,12 @@ def test_a_store_holds_no_papers(tmp_path: Path, inside: str) -> None:
     assert tsds.verify(store) == []
 
 
+def test_answers_that_cannot_be_read_leave_no_folder(tmp_path: Path) -> None:
+    with pytest.raises(tsds.OptionError, match=r"none\.yaml: cannot be read"):
+        tsds.card(small(tmp_path / "pets.tsds"), answers=tmp_path / "none.yaml")
+    assert [each.name for each in tmp_path.iterdir()] == ["pets.tsds"]
+
+
 def test_no_erased_sample_stays_in_a_card(tmp_path: Path) -> None:
     store = tsds.convert(class_folders(tmp_path / "source"), tmp_path / "s.tsds", size=8, workers=0).path
     before = {*tsds.card(store, tmp_path / "card", croissant=True).files}

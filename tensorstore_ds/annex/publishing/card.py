@@ -80,9 +80,9 @@ def card(
         )
     folder = tidied(out) if out is not None else store.path.with_name(f"{store.path.name.removesuffix('.tsds')}-card")
     check_outside_stores(folder / "README.md")
-    _make(folder)
     questions = tidied(answers) if answers is not None else folder / "card.yaml"
     if answers is None and not os.path.lexists(questions):
+        _make(folder)
         write_file(questions, template().encode())
     facts = facts_of(store, read_answers(questions))
     missing = _missing(facts)
