@@ -258,7 +258,10 @@ def test_names_that_are_not_utf8_are_problems(tmp_path: Path) -> None:
             ["SUN397/a/abbey/1.jpg", "SUN397/b/bar/2.jpg", "l/1.txt"],
             "There are more, such as .*: convert {root}/SUN397. Or",
         ),
-        (["images/10k/train/1.jpg", "labels/sem_seg/masks/train/1.png"], "Convert {root}/images/10k"),
+        (
+            ["images/10k/train/1.jpg", "labels/sem_seg/m/train/1.png"],
+            "Convert {root}/images/10k. That does not read the files beside it, such as labels/sem_seg/m/train/1.png",
+        ),
         *(  # Food-101 has the lists of its splits beside the folder
             (names, f"Convert {{root}}/{inner}. That does not read the files beside it, such as {beside}.$")
             for names, inner, beside in (

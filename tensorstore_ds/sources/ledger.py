@@ -10,7 +10,7 @@ import os
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tensorstore_ds.errors import Problem
-from tensorstore_ds.regular_files import is_dir
-from tensorstore_ds.sources.files import glance, walk_files
+from tensorstore_ds.regular_files import entries, is_dir
+from tensorstore_ds.sources.files import find_file, glance, walk_files
 from tensorstore_ds.sources.forms import noted
 
 #: The reason code of everything that the ledger reports.
@@ -164,8 +164,19 @@ class Ledger:
 
 def note_of_beside(root: Path, inner: Path) -> str:
     """Advice about the content of a source outside of its folder `inner`, after the advice to convert that folder."""
-    within = f"{inner.relative_to(root).as_posix()}/"
-    other = next((f for f in glance(root) if not f.startswith(within) and not is_about(f.rpartition("/")[2])), None)
+    parts = inner.relative_to(root).parts
+    within = "".join(f"{part}/" for part in parts)
+    beside = (  # also deeper than a glance
+        "/".join([*parts[:i], name, file])
+        for i, own in enumerate(parts)
+        for name, is_folder in sorted(entries(root.joinpath(*parts[:i])))
+        if is_folder
+        and name != own
+        and name[0] != "."
+        and (file := find_file(root.joinpath(*parts[:i], name), ("",))[0])
+    )
+    files = (file for file in chain(glance(root), beside) if not file.startswith(within))
+    other = next((file for file in files if not is_about(file.rpartition("/")[2])), None)
     return f" That does not read the files beside it, such as {other}." if other else ""
 
 
