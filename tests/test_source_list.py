@@ -310,6 +310,10 @@ CASES = {
             ("points.txt", "eye_x eye_y nose_x nose_y\na.jpg 1 2 3 4\nb.jpg 5 6 7 8\n", {"keypoints": ["eye", "nose"]}),
         )
     },
+    "two names that are numbers": case(
+        {"train.txt": "1\n2\n", "test.txt": "3\n4\n", **blank(*(f"images/{i}.png" for i in range(1, 5)))},
+        keys={"test": ["images/3.png", "images/4.png"], "train": ["images/1.png", "images/2.png"]},
+    ),
     "faces of WIDER FACE": lines(
         "0--P/a b.jpg\n2\n1 2 3 4 0 0 0 0 0 0 \n5 6 7 8 2 0 0 0 1 0\n0--P/c.jpg\n0\n0 0 0 0 0 0 0 0 0 0\n"
         "1--H/d.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n", "wider_face_train_bbx_gt.txt", values=["boxes"], problems=[],

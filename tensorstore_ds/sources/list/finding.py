@@ -55,7 +55,8 @@ def names_images(file: Path, stems: Collection[str] | None = None) -> bool:
         return False
     head = decode_text(read_head(file, _HEAD), file.name, errors="replace")
     lines = [line.strip() for line in head.splitlines() if line.strip()][:6]
-    lines = lines[1:] if lines and lines[0].isdecimal() else lines  # the number of images
+    if len(lines) > 1 and lines[0].isdecimal() and not lines[1].isdecimal():
+        del lines[0]  # the number of images
     named = [bool(_NAMES_IMAGE.search(line)) for line in lines]
     if suffix != ".jsonl" and any(named) and all(named[1:-1]):  # a header, and a line that was perhaps cut
         return True
