@@ -74,6 +74,7 @@ def test_a_process_that_is_killed_costs_its_row_and_ctrl_c_keeps_what_was_measur
     assert set(running()) == before
     assert global_state() == state
     assert found.interrupted and found.batch_sizes == (5, 18) and found.took > 0
+    assert found.notes == ["fields that are loaded: image, label"]
     tensors, whole, ours = (found.cell(way.name, "load", 18) for way in found.ways)
     assert tensors is not None and whole is not None and ours is not None
     assert tensors.seconds is None and tensors.reason == "its process was ended by SIGKILL: out of memory?"

@@ -317,6 +317,8 @@ class _Run:
         )
 
     def _notes(self) -> Iterator[str]:
+        if self.fields:  # masks, texts and others are not among them
+            yield f"fields that are loaded: {', '.join(self.fields.values())}"
         if self._image_size is not None:
             from tensorstore_ds.annex.training.crops import crops_in_words, how_of  # imports torch
 
