@@ -11,7 +11,11 @@ from PIL import Image
 
 import tensorstore_ds as tsds
 from stores import class_folders, contents, interrupted, png_bytes
+from tensorstore_ds.conversion.blocks import BlockResult
 from tensorstore_ds.conversion.options import ConvertOptions
+from tensorstore_ds.conversion.shard_writer import ShardWriter
+from tensorstore_ds.format.kinds import KeyField
+from tensorstore_ds.format.statistics import Statistics
 from tensorstore_ds.options import flags
 
 IN_SHARDS = ConvertOptions(workers=0, shard_nbytes=60)  # two images of 30 bytes a shard
@@ -377,3 +381,14 @@ def test_a_clock_that_was_set_back_hides_nothing(folders, out, tmp_path, monkeyp
     (folders / "train" / "bee" / "0.png").write_bytes(png_bytes(np.full((6, 5), 77, np.uint8)))
     tsds.convert(folders, out, IN_SHARDS)
     assert contents(out) == fresh(folders, tmp_path)
+
+
+@pytest.mark.parametrize("found", [2, 4])
+@pytest.mark.parametrize("layout", ["memmap", "zarr"])
+def test_values_of_another_number_than_was_told(tmp_path, layout, found):
+    """They would be cut, or filled up with zeros."""
+    table = np.array([3]), {"bytes": np.ones(found, np.uint8)}
+    with ShardWriter(tmp_path / "train" / "00000", {"key": KeyField()}) as writer:
+        writer.append(BlockResult(0, 1, {"key": table}, Statistics(), (), (), b""))
+        with pytest.raises(tsds.errors.ConversionError, match=rf"key/bytes: expected 3 bytes, found {found}\. "):
+            writer.finish(layout, 1, "")

@@ -22,7 +22,7 @@ import numpy as np
 
 from tensorstore_ds.conversion.blocks import BlockResult, data_of, raw_path
 from tensorstore_ds.durable import sync, write_all
-from tensorstore_ds.errors import Problem
+from tensorstore_ds.errors import ConversionError, Problem
 from tensorstore_ds.format.arrays import CHUNK_SIZE, GROUP, ArrayGeometry, array_paths, dump_json, shard_arrays
 from tensorstore_ds.format.chunks import compress_array, seal_array
 from tensorstore_ds.format.kinds.base import ArrayField, Field, of_kind
@@ -193,6 +193,8 @@ def complete_shard(
 
 def _put_in_place(raw: Path, directory: Path, geometry: ArrayGeometry) -> bytes:
     """Turn the file of an array's bytes into its data file; returns the data that follow the bytes, if uncompressed."""
+    if (found := raw.stat().st_size) != geometry.nbytes:  # it would be cut, or filled up with zeros
+        raise ConversionError(f"{raw.parent}: expected {geometry.nbytes:,} bytes, found {found:,}. Check the source.")
     if geometry.rows == 0:
         raw.unlink()
         return b""
