@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -191,3 +193,18 @@ def test_ranks_divide_the_cores_of_their_machine(monkeypatch, cores, ranks, expe
     monkeypatch.setattr("tensorstore_ds.machine.usable_cores", lambda: cores)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
     assert threads_for_loading() == expected
+
+
+def test_an_interrupt_just_before_a_block_without_any_leaves_later_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    change, before = signal.pthread_sigmask, signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+    def interrupted(how: int, signals: Iterable[int]) -> object:
+        changed = change(how, signals)
+        if how == signal.SIG_BLOCK and signals:  # Python calls the handlers after it has changed the mask
+            raise KeyboardInterrupt
+        return changed
+
+    monkeypatch.setattr(signal, "pthread_sigmask", interrupted)
+    with pytest.raises(KeyboardInterrupt), module.uninterrupted():
+        pass
+    assert change(signal.SIG_SETMASK, before) == before
