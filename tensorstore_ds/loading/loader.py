@@ -21,7 +21,7 @@ from torch.utils import data
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, Sampler, SequentialSampler, Subset
 
 from tensorstore_ds.errors import OptionError
-from tensorstore_ds.loading.augment.base import BatchTransform, OfBatches
+from tensorstore_ds.loading.augment.base import OfBatches
 from tensorstore_ds.loading.augment.compose import Redrawn, Views
 from tensorstore_ds.loading.batches import (
     Index,
@@ -794,8 +794,7 @@ def _check(
     if not isinstance(dataset, Samples):
         raise refusal("batch_transform", "a StoreDataset, whose rows it draws by", _found(dataset))
     if isinstance(batch_transform, OfBatches):
-        stays = BatchTransform.transform_objects
-        moves = (getattr(type(each), "transform_objects", stays) is not stays for each in batch_transform.modules())
+        moves = (getattr(each, "_moves_objects", False) for each in batch_transform.modules())
         dataset._check_moved(by_name=any(moves))
 
 

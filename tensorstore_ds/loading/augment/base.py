@@ -156,6 +156,11 @@ class BatchTransform(OfBatches):
         others = self._change_others(batch, params, images.shape[-2:])
         return {**batch, **self._change_pixels(batch, params, pool), **others}
 
+    @property
+    def _moves_objects(self) -> bool:
+        """Whether objects change with the images, as with all transforms but those of colors."""
+        return type(self).transform_objects is not BatchTransform.transform_objects
+
     def _size_after(self, size: Size) -> Size:
         """Return the (height, width) of transformed images that had `size` before."""
         return size
@@ -163,7 +168,7 @@ class BatchTransform(OfBatches):
     def _change_others(self, batch: Mapping[str, Any], params: Params, size: Size) -> dict[str, Any]:
         """Return the transformed members without pixels, for images of `size`, which are the objects, if any."""
         objects = batch.get("objects")
-        if objects is None or type(self).transform_objects is BatchTransform.transform_objects:
+        if objects is None or not self._moves_objects:
             return {}
         packed, how = _packed(objects, len(batch["image"]))
         moved = self.transform_objects(packed, params, size)

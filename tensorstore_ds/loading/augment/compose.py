@@ -22,6 +22,7 @@ from tensorstore_ds.loading.augment.base import (
 )
 from tensorstore_ds.loading.augment.normalize import Normalize
 from tensorstore_ds.loading.buffers import BufferPool, on_device
+from tensorstore_ds.loading.collate import collate_objects, uncollated
 from tensorstore_ds.options import refusal
 from tensorstore_ds.seeding import draws_of, fold
 
@@ -117,7 +118,11 @@ class Compose(OfBatches):
         self, first: int, batch: Mapping[str, Any], rows: NDArray[np.int64], epoch: int, pool: BufferPool | None
     ) -> dict[str, Any]:
         """Apply the transforms from position `first` on. The earlier ones were already applied."""
-        result = dict(batch)
+        result, objects, found = dict(batch), batch.get("objects"), None
+        moving = (isinstance(each, BatchTransform) and each._moves_objects for each in self.steps)
+        if isinstance(objects, list | dict) and sum(moving) > 1 and all(map(_has_no_state, self.transforms)):
+            found = uncollated(objects)  # once, and not in each step
+            result["objects"] = objects if found is None else found[0]
         for place in range(first, len(self.transforms)):
             transform = self.transforms[place]
             keys = fold(self.seed, place, rows.view(np.uint64)).view(np.int64)
@@ -125,6 +130,8 @@ class Compose(OfBatches):
                 result = transform.transform_batch(result, keys, epoch, pool)
             else:
                 result = transform(result, keys, epoch)
+        if found is not None:
+            result["objects"] = collate_objects(result["objects"], found[1])
         return result
 
     def draw(
