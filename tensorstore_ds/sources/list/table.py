@@ -63,7 +63,7 @@ BOX_TEXTS = frozenset({"bbox", "box", "bounding_box", "bndbox", "objects.bbox"})
 _RETINANET = ("path", "x1", "y1", "x2", "y2", "class", "width", "height")
 #: Columns of the text files for YOLO of Keras, and the objects at the end of a line: x1,y1,x2,y2,class.
 _KERAS = (*_RETINANET[:5], "objects.category")
-_KERAS_BOXES = re.compile(r"(?:\s+[0-9.]+(?:,[0-9.]+){3},[0-9]+)+\s*$")
+_KERAS_BOX = re.compile(r"[0-9.]+(?:,[0-9.]+){3},[0-9]+")
 _LOOKED_AT = 100  # lines, because an image may have no objects
 #: Columns of WIDER FACE's text files, which have lines of a path, a number of faces, and these for each face.
 _WIDER = ("path", "x", "y", "w", "h", "blur", "expression", "illumination", "invalid", "occlusion", "pose")
@@ -137,9 +137,9 @@ class Table:
             return
         for number, line in lines_of(self.file, self.where):
             if not self.is_headed:
-                path = _KERAS_BOXES.sub("", line)
-                boxes = [box.split(",") for box in line[len(path) :].split()] or [[""] * 5]
-                yield from ((number, [path.strip(), *box]) for box in boxes)
+                boxes = _keras_boxes(line)
+                path = line.rsplit(None, len(boxes))[0].strip()
+                yield from ((number, [path, *box]) for box in boxes or [[""] * 5])
                 continue
             yield number, [cell.strip() for cell in line.strip().rsplit(self.separator, self.width - 1)]
 
@@ -155,6 +155,12 @@ class Table:
                 number = reader.line_num + 1
         except csv.Error as error:
             raise bad_line(self.where, number, f"cannot be read as CSV: {error}.") from error
+
+
+def _keras_boxes(line: str) -> list[list[str]]:
+    """The objects at the end of a line of YOLO's text files for Keras, behind the path."""
+    last = itertools.takewhile(_KERAS_BOX.fullmatch, reversed(line.split()[1:]))
+    return [box.split(",") for box in last][::-1]
 
 
 def open_table(file: Path, where: str) -> Table:
@@ -215,7 +221,7 @@ def _open_text(file: Path, where: str, number: int, first: str) -> Table:
         header = tuple(cell.strip() for cell in first.split(separator))
         if is_header(header):
             return Table(file, where, separator is not None, separator, header, len(header))
-    if any(_KERAS_BOXES.search(line) for _, line in itertools.islice(lines_of(file, where), _LOOKED_AT)):
+    if any(_keras_boxes(line) for _, line in itertools.islice(lines_of(file, where), _LOOKED_AT)):
         return Table(file, where, False, None, _KERAS, len(_KERAS), is_headed=False)
     if first.lower().endswith(_SUFFIXES):
         second = next(itertools.islice(lines_of(file, where), 1, None), (0, ""))[1].strip()
