@@ -325,6 +325,12 @@ CASES = {
         "a.jpg\n1\n1 2 3\nb.jpg\n1\n1 2 3 4 0 0 0 0 0 0\n", "gt.txt", keys={"train": ["b.jpg"]},
         problems=[("gt.txt:3", "list-line")],
     ),
+    "more faces of WIDER FACE than lines": lines(
+        "a.jpg\n3\n1 2 3 4 0 0 0 0 0 0\n", "gt.txt", refused=("list-line", "expected 2 more faces of a.jpg")
+    ),
+    "a number of faces that nobody reads": lines(
+        f"a.jpg\n{'9' * 6000}\n1 2 3 4 0 0 0 0 0 0\n", "gt.txt", refused=("list-line", "found 6,000 digits")
+    ),
     "lines of boxes, as of YOLO for Keras": lines(
         "no boxes.jpg\na b.jpg 1,2,30,40,1 5,6,7.5,8,0\nc.jpg 1,2,3,4,1\n", "_annotations.txt",
         boxes=[[], [[1, 2, 30, 40], [5, 6, 7.5, 8]], [[1, 2, 3, 4]]], names=[[], ["1", "0"], ["1"]],

@@ -263,7 +263,7 @@ def _last_line(log: Path) -> str:
 
 
 def run(names: Sequence[str], scratch: Path, seconds: float, **options: Any) -> Iterator[Outcome]:
-    """Parts, one after the other, in so many seconds, of which each has a share."""
+    """Run parts, one after the other. Each gets a share of `seconds`."""
     began, limits = time.monotonic(), [PARTS[name].limit for name in names]
     for i, name in enumerate(names):
         left = seconds - (time.monotonic() - began)

@@ -23,7 +23,7 @@ from tensorstore_ds.sources.names import number_classes, read_classes
 from tensorstore_ds.sources.splits import SPLIT_NAMES, Splits, drop_unions, no_samples, split_names
 
 _VOC, _LISTS = "SegmentationClass/", "ImageSets/Segmentation"
-#: Files with the names of classes: those of labelme2voc, and of CVAT and Kaggle, which have the color of each in masks.
+#: Files with the names of classes, as of labelme2voc. Those of CVAT and Kaggle also have the color of each class.
 _ROBOFLOW, _LABELMAPS = "_classes.csv", ("labelmap.txt", "class_dict.csv", "class_dict_seg.csv")
 _NAMES = ("classes.txt", "class_names.txt", _ROBOFLOW)
 _IGNORED_NAME = "__ignore__"  # of labelme2voc, for -1

@@ -158,7 +158,7 @@ class BatchTransform(OfBatches):
 
     @property
     def _moves_objects(self) -> bool:
-        """Whether objects change with the images, as with all transforms but those of colors."""
+        """Whether the transform moves objects with the images. Transforms of colors do not."""
         return type(self).transform_objects is not BatchTransform.transform_objects
 
     def _size_after(self, size: Size) -> Size:

@@ -65,6 +65,7 @@ _RETINANET = ("path", "x1", "y1", "x2", "y2", "class", "width", "height")
 _KERAS = (*_RETINANET[:5], "objects.category")
 _KERAS_BOX = re.compile(r"[0-9.]+(?:,[0-9.]+){3},[0-9]+")
 _LOOKED_AT = 100  # lines, because an image may have no objects
+_MOST_DIGITS = 9  # of a number of faces
 #: Columns of WIDER FACE's text files, which have lines of a path, a number of faces, and these for each face.
 _WIDER = ("path", "x", "y", "w", "h", "blur", "expression", "illumination", "invalid", "occlusion", "pose")
 #: Before the names of columns that hold what the objects in JSON Lines have.
@@ -118,18 +119,22 @@ class Table:
         return itertools.islice(rows, self.begin, None) if self.header and self.is_headed else rows
 
     def _wider_rows(self) -> Iterator[tuple[int, list[str]]]:
-        path, left = "", 0  # the image, and its faces that follow
+        path, left, number = "", 0, 0  # the image, and its faces that follow
         for number, line in lines_of(self.file, self.where):
             cells = line.split()
             if left:
                 left -= 1
                 yield number, [path, *cells]
             elif len(cells) == 1 and cells[0].isdecimal() and path:
+                if len(cells[0]) > _MOST_DIGITS:
+                    raise bad_line(self.where, number, f"expected a number of faces, found {len(cells[0]):,} digits.")
                 left = int(cells[0])
                 if not left:
                     yield number, [path, *[""] * (len(_WIDER) - 1)]
             elif set(cells) != {"0"}:  # which follow a number of 0
                 path = line.strip()
+        if left:
+            raise bad_line(self.where, number, f"expected {left:,} more faces of {path}, found the end of the file.")
 
     def _plain_rows(self) -> Iterator[tuple[int, list[str]]]:
         if self.header == _WIDER and not self.is_headed:

@@ -400,7 +400,7 @@ def _runs(given: _Runs) -> NDArray[np.uint32]:
 
 
 def _rings(each: Annotation) -> list[list[float]]:
-    """Coordinates of each polygon; VIA writes those of a single one without a list around."""
+    """Coordinates of each polygon. VIA writes a single polygon without the outer list."""
     is_flat = _FLAT.match(memoryview(each.segmentation)) is not None
     raw = b"[%b]" % bytes(each.segmentation) if is_flat else each.segmentation
     rings: list[list[float]] = _decoded(raw, list[list[float]], "segmentation")
